@@ -263,7 +263,7 @@ Accept accepts_strided(const Graph& g, const Node& n, int slot, std::optional<Sl
 
 Accept accepts_strided(const Graph& g, ValueId v, const Target& target, const Semantics& ops) {
   const Value& value = g.value(v);
-  if (value.is_output) return no(escape(value.name) + " is a graph output");
+  if (value.is_output) return no(escape(value.name) + " is an output of the model");
   for (const Use& u : value.uses) {
     if (u.slot == Use::kCapture) return no(escape(value.name) + " is read by a nested graph");
     if (Accept a = accepts_strided(g, g.node(u.node), u.slot, {}, target, ops);

@@ -8,6 +8,7 @@
 #include <queue>
 
 #include "engine/base/diagnostics.h"
+#include "engine/graph/open_sizes.h"
 #include "engine/group/group.h"
 #include "engine/match/facts.h"
 #include "engine/match/pattern_matcher.h"
@@ -60,10 +61,13 @@ class Tail {
       if (ctx_.explain) r.why = text();
     };
     if (v.is_output && !v.uses.empty()) {
-      guarantee("D2", [&] { return value_text(g_, result_) + " is a graph output"; });
+      guarantee("D2", [&] {
+        return value_text(g_, result_) +
+               " is an output of the model, so it has to be written to memory";
+      });
     } else if (NodeId n = captured_by(v)) {
       guarantee("D2", [&] {
-        return value_text(g_, result_) + " is used by a nested graph of " + node_text(g_, n);
+        return value_text(g_, result_) + " is read by a nested graph of " + node_text(g_, n);
       });
     } else if (!nodes_.empty() || (v.uses.size() > 1 && !refused_ && any_candidate(v))) {
       guarantee("D1", [&] { return readers(v); });
@@ -73,7 +77,7 @@ class Tail {
       if (ctx_.explain)
         r.why = v.uses.empty()
                     ? value_text(g_, result_) + " is read by no node"
-                    : fmt::format("found {} behind {} where the tail wants {}",
+                    : fmt::format("found {} behind {} where the rule takes {}",
                                   node_text(g_, v.uses[0].node), value_text(g_, result_), wanted());
     }
     return r;
@@ -97,12 +101,14 @@ class Tail {
   std::string wanted() const {
     PatternExpr e;
     e.ops = spec_.ops, e.classes = spec_.classes;
-    return head_text(e);
+    return head_words(e);
   }
   std::string readers(const Value& v) const {
-    std::string out = fmt::format("{} has {} readers that do not meet again in one value:",
-                                  value_text(g_, result_), v.uses.size());
-    for (size_t i = 0; i < v.uses.size() && i < 4; ++i) out += " " + node_text(g_, v.uses[i].node);
+    std::string out = fmt::format(
+        "{} has {} readers that do not meet again in one value, so it has to be written to memory:",
+        value_text(g_, result_), v.uses.size());
+    for (size_t i = 0; i < v.uses.size() && i < 4; ++i)
+      out += (i ? ", " : " ") + node_text(g_, v.uses[i].node);
     return out;
   }
 
@@ -125,11 +131,12 @@ class Tail {
       refuse(ended, *refused_);
     else if (ended)
       text(ended, "structure",
-           fmt::format("found {} behind {} where the tail wants {}", node_text(g_, ended),
+           fmt::format("found {} behind {} where the rule takes {}", node_text(g_, ended),
                        node_text(g_, nodes_.empty() ? m_.nodes.back() : nodes_.back()), wanted()));
     for (size_t k = valid.empty() ? 0 : valid.back(); k < nodes_.size(); ++k)
       text(nodes_[k], "D1",
-           fmt::format("with it, {} values leave the group: {}", open_.size(), open_values()));
+           fmt::format("with it, {} values would leave the layer instead of one: {}", open_.size(),
+                       open_values()));
     for (const auto& [v, _] : open_)
       for (const Use& u : g_.value(v).uses) {
         if (u.slot == Use::kCapture || member(u.node) || u.node == ended ||
@@ -142,7 +149,7 @@ class Tail {
                            value_text(g_, v)));
         else if (nodes_.size() >= static_cast<size_t>(spec_.max_ops))
           text(u.node, "structure",
-               fmt::format("the tail has its {} node{} already", spec_.max_ops,
+               fmt::format("the layer has its {} node{} behind the first already", spec_.max_ops,
                            spec_.max_ops == 1 ? "" : "s"));
         else if (ended)
           text(u.node, "D1",
@@ -199,8 +206,9 @@ class Tail {
       if (std::ranges::find(read_, v) == read_.end() && !single(v)) ++read;
     if (read > static_cast<size_t>(spec_.max_inputs)) {
       if (!refused_)
-        refused_ = structure(c, fmt::format("the tail would read {} tensors, {} are allowed", read,
-                                            spec_.max_inputs));
+        refused_ = structure(
+            c, fmt::format("the operators behind it would read {} more tensors, {} are allowed",
+                           read, spec_.max_inputs));
       return false;
     }
     return conditions(c, operands);
@@ -224,7 +232,11 @@ class Tail {
     bool differ = have.shape && want.shape && have.shape->size() != want.shape->size();
     for (size_t k = 0; !differ && have.shape && want.shape && k < have.shape->size(); ++k)
       differ = equal((*have.shape)[k], (*want.shape)[k]) == Truth::no;
-    if (!differ) r.truth = Truth::unknown, r.why = "unknown: whether they have one shape: " + r.why;
+    if (!differ) {
+      r.truth = Truth::unknown;
+      r.detail = "whether they have one shape: " + r.why;
+      r.why = undecided(g_, r.detail);
+    }
     return r;
   }
 

@@ -74,7 +74,7 @@ class Binder {
     if (auto* i = std::get_if<int64_t>(&v.v))
       return give_number(spec.role, static_cast<double>(*i)), true;
     if (auto* d = std::get_if<double>(&v.v)) return give_number(spec.role, *d), true;
-    return refuse(spec.role, "{} of {} is not known: {}", spec.role, rule_.contract, str(v, g_));
+    return refuse(spec.role, "{} of {} is not known before a run", spec.role, rule_.contract);
   }
 
   ValueId bound(const std::string& name) const {

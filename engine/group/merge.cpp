@@ -11,6 +11,7 @@
 #include <unordered_set>
 
 #include "engine/base/diagnostics.h"
+#include "engine/graph/open_sizes.h"
 #include "engine/group/budget.h"
 #include "engine/group/group.h"
 #include "engine/match/facts.h"
@@ -153,10 +154,7 @@ class Merges {
     for (size_t k = 0; k < spec_.keys.size(); ++k) {
       const Val v = evaluate(*spec_.keys[k].expr, eval_of(m));
       if (const auto* u = std::get_if<Val::Unknown>(&v.v))
-        return miss(
-            m.root, "key",
-            [&] { return fmt::format("unknown: {} ({})", u->fact, spec_.keys[k].text); },
-            Truth::unknown);
+        return miss(m.root, "key", [&] { return undecided(g_, u->fact); }, Truth::unknown);
       key += str(v, g_) + "\n";
     }
     c.key = std::move(key);
@@ -310,6 +308,15 @@ class Merges {
   }
 
   /// Each node whose keys no other has, against the one before it.
+  /// "attr(conv, 'strides')" -> "strides", "kernel_size(conv)" -> "kernel size".
+  static std::string key_words(std::string text) {
+    if (const size_t quote = text.find('\''); quote != text.npos)
+      return text.substr(quote + 1, text.find('\'', quote + 1) - quote - 1);
+    text = text.substr(0, text.find('('));
+    std::ranges::replace(text, '_', ' ');
+    return text == "dtype" ? "element type" : text;
+  }
+
   void explain_keys(const Bucket& bucket, const std::map<std::string_view, Bucket>& by_key) {
     for (size_t k = 0; k < bucket.size() && bucket.size() > 1; ++k) {
       const PendingMatch& c = candidates_[bucket[k]];
@@ -320,8 +327,9 @@ class Merges {
         const std::string theirs = str(evaluate(*spec_.keys[e].expr, eval_of(other.match)), g_);
         if (mine == theirs) continue;
         miss(c.match.root, "key", [&] {
-          return fmt::format("{} is {} of {}, {} of {}", spec_.keys[e].text, mine,
-                             node_text(g_, c.match.root), theirs, node_text(g_, other.match.root));
+          return fmt::format("siblings must agree in {}: it is {} of {}, {} of {}",
+                             key_words(spec_.keys[e].text), mine, node_text(g_, c.match.root),
+                             theirs, node_text(g_, other.match.root));
         });
         break;
       }
@@ -333,8 +341,10 @@ class Merges {
     for (const PendingMatch& c : candidates_)
       if (!c.taken && !refused_.contains(c.match.root))
         miss(c.match.root, "structure", [&] {
-          return node_text(g_, c.match.root) + " has no sibling: nothing else of its kind reads " +
-                 spec_.over;
+          const std::vector<ValueId> over = shared(c.match);
+          return fmt::format("{} has no sibling: nothing else of its kind reads {}",
+                             node_text(g_, c.match.root),
+                             over.empty() ? "what it reads" : value_text(g_, over[0]));
         });
     std::unordered_set<NodeId> taken;
     for (const Match& m : found_) taken.insert(m.nodes.begin(), m.nodes.end());

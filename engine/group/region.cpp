@@ -75,10 +75,11 @@ class Regions {
                          str(value.type), value_text(g_, g_.output(to)),
                          str(g_.value(g_.output(to)).type));
     if (value.is_output)
-      return value_text(g_, v) + " is a graph output: it has to be in memory all the same";
+      return value_text(g_, v) +
+             " is an output of the model: it has to be written to memory all the same";
     for (const Use& u : value.uses) {
       if (u.slot == Use::kCapture)
-        return value_text(g_, v) + " is used by a nested graph of " + node_text(g_, u.node);
+        return value_text(g_, v) + " is read by a nested graph of " + node_text(g_, u.node);
       if (!fusible_[u.node.index])
         return value_text(g_, v) + " is also read outside: " + not_fusible(u.node);
       if (!data_input(u.node, static_cast<size_t>(u.slot)))
@@ -95,7 +96,7 @@ class Regions {
         if (r.root == n) return r.why;
     PatternExpr of;
     of.ops = spec_.ops, of.classes = spec_.classes;
-    return fmt::format("{} is no {}", node_text(g_, n), head_text(of));
+    return fmt::format("{} is no {}", node_text(g_, n), head_words(of));
   }
 
   /// The regions by their first member, members in topological order.
@@ -416,9 +417,11 @@ class Regions {
   void finish(std::vector<NodeId> nodes, std::vector<Match>& out) {
     if (takes_movements_ && !trim(nodes)) return;
     if (nodes.size() < static_cast<size_t>(std::max(spec_.min_ops, 1)))
-      return miss(nodes[0], "structure",
-                  fmt::format("{} node{} here, the rule wants at least {}", nodes.size(),
-                              nodes.size() == 1 ? "" : "s", spec_.min_ops));
+      return miss(
+          nodes[0], "structure",
+          fmt::format("there {} of its kind here, and the rule wants at least {}",
+                      nodes.size() == 1 ? "is one node" : fmt::format("are {} nodes", nodes.size()),
+                      spec_.min_ops));
     if (nodes.size() == 1 && g_.node(nodes[0]).body) return;
     Match m{&rule_, nodes[0], {}, std::move(nodes), {}, {}};
     m.bindings.node_lists["region"] = m.nodes;

@@ -160,7 +160,7 @@ class RowRegions {
     members_.pop_back();
     if (!ok)
       return refuse(c, "D3", [&] {
-        return node_text(g_, c) + " also depends on the region through another node";
+        return node_text(g_, c) + " is also reached through a node outside of the layer";
       });
     return conditions(c);
   }
@@ -191,8 +191,10 @@ class RowRegions {
   bool all_inside(NodeId c) {
     const Value& v = g_.value(g_.node(c).outputs[0]);
     if (v.is_output)
-      return refuse(c, "D2",
-                    [&] { return value_text(g_, g_.node(c).outputs[0]) + " is a graph output"; });
+      return refuse(c, "D2", [&] {
+        return value_text(g_, g_.node(c).outputs[0]) +
+               " is an output of the model, so it has to be written to memory";
+      });
     for (const Use& u : v.uses)
       if (u.slot == Use::kCapture || !member(u.node))
         return refuse(c, "D1", [&] {

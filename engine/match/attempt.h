@@ -24,6 +24,8 @@ struct Rejection {
   Truth truth = Truth::no;  ///< unknown: a fact is missing
   std::string why;          ///< with the values got and wanted
   std::string hint;
+  std::string detail;     ///< of a condition: the parts of its expression that decided, or the
+                          ///< fact that is missing; for those who write rules
   int matched_nodes = 0;  ///< how many pattern nodes were found: nearness
   int passed_conditions = 0, total_conditions = 0;
 };

@@ -1,9 +1,24 @@
 // Words for structural failures: what stood where, and what the pattern wanted there.
 #include "engine/base/diagnostics.h"
+#include "engine/graph/open_sizes.h"
 #include "engine/match/facts.h"
 #include "engine/match/pattern_matcher.h"
 
 namespace ferrule {
+
+std::string head_words(const PatternExpr& e) {
+  std::vector<std::string> all;
+  for (std::string op : e.ops)
+    all.push_back(op.starts_with("group.") ? op.substr(6) + " layer" : std::move(op));
+  for (const std::string& c : e.classes)
+    all.push_back(c.starts_with("group.") ? c.substr(6) + " layer"
+                  : c == "group"          ? "fused layer"
+                                          : c + " operator");
+  std::string out;
+  for (size_t k = 0; k < all.size(); ++k)
+    out += (k == 0 ? "" : k + 1 == all.size() ? " or " : ", ") + all[k];
+  return out;
+}
 
 std::string head_text(const PatternExpr& e) {
   std::string out;
@@ -23,7 +38,11 @@ Rejection no_match(const Rule& rule, NodeId root, std::string why, int matched_n
 }
 
 std::string node_text(const Graph& g, NodeId n) {
-  return fmt::format("\"{}\" ({})", escape(g.node(n).name), escape(g.node(n).op));
+  const Node& node = g.node(n);
+  const std::string_view contract = node.op.contract();
+  if (node.body && !contract.empty())
+    return fmt::format("\"{}\" (a {} layer)", escape(node.name), contract);
+  return fmt::format("\"{}\" ({})", escape(node.name), escape(node.op));
 }
 
 std::string value_text(const Graph& g, ValueId v) {
@@ -71,18 +90,19 @@ std::string attribute_text(const Graph& g, const Matcher::Failure& f, const Sema
                            bool named) {
   const Node& n = g.node(f.node);
   const Attr* have = n.attrs.find(f.name);
-  std::string got = have ? str(*have) : "absent";
-  std::string text = fmt::format("{} has {} = {}", node_text(g, f.node), f.name, got);
+  std::string text =
+      fmt::format("{} has ", node_text(g, f.node)) +
+      (have ? fmt::format("{} = {}", f.name, str(*have)) : fmt::format("no attribute {}", f.name));
   if (!named) {
     auto usual = default_attr(n, f.name, ops);
-    return text + (usual ? fmt::format("; not named by the pattern, it must be {}", str(*usual))
-                         : "; the pattern does not name that attribute");
+    return text + (usual ? fmt::format("; the rule is for {}", str(*usual))
+                         : "; the rule is for nodes without that attribute");
   }
   for (const AttrPattern& a : f.expr->attrs)
     if (a.name == f.name)
       text += a.kind == AttrPattern::Kind::literal
-                  ? fmt::format(", the pattern wants {}", str(a.literal))
-                  : fmt::format(", ${} was bound to another value", a.bind);
+                  ? fmt::format(", the rule wants {}", str(a.literal))
+                  : std::string(", the rule wants the value that it has elsewhere");
   return text;
 }
 
@@ -119,21 +139,21 @@ void Matcher::describe(Rejection& r) const {
   std::string v = f.value ? value_text(g_, f.value) : "";
   switch (f.kind) {
     case K::none:
-      r.why = "no embedding of the pattern";
+      r.why = "the nodes do not lie as the rule wants them";
       break;
     case K::op:
-      r.why = fmt::format("found {} where the pattern wants {}",
+      r.why = fmt::format("found {} where the rule wants {}",
                           f.node ? node_text(g_, f.node) : found_text(g_, f.value),
-                          f.expr ? head_text(*f.expr) : "another operator");
+                          f.expr ? head_words(*f.expr) : "another operator");
       break;
     case K::absent:
       r.why = fmt::format("{} has no operand {}", node_text(g_, f.node), f.expr->name);
       break;
     case K::constant:
-      r.why = fmt::format("found {} where the pattern wants a constant", found_text(g_, f.value));
+      r.why = fmt::format("found {} where the rule wants a constant", found_text(g_, f.value));
       break;
     case K::number:
-      r.why = fmt::format("{} is {}, the pattern wants {}{}", v,
+      r.why = fmt::format("{} is {}, the rule wants {}{}", v,
                           g_.constant(f.value) ? element_text(*g_.constant(f.value)) : "?",
                           f.expr->near ? "about " : "", f.expr->number);
       break;
@@ -142,15 +162,15 @@ void Matcher::describe(Rejection& r) const {
                           g_.value(f.value).type.rank());
       break;
     case K::type:
-      r.why = fmt::format("{} is {}, a number written with ~ wants a floating point type", v,
+      r.why = fmt::format("{} is {}, the rule is for floating point numbers", v,
                           name(g_.value(f.value).type.dtype));
       break;
     case K::extra_input:
-      r.why = fmt::format("{} also reads {}, which the pattern does not name",
+      r.why = fmt::format("{} also reads {}, an operand that the rule has no place for",
                           node_text(g_, f.node), v);
       break;
     case K::missing_input:
-      r.why = node_text(g_, f.node) + " has fewer operands than the pattern";
+      r.why = node_text(g_, f.node) + " has fewer operands than the rule wants";
       break;
     case K::attribute:
       r.why = attribute_text(g_, f, ctx_.ops, true);
@@ -159,26 +179,27 @@ void Matcher::describe(Rejection& r) const {
       r.why = attribute_text(g_, f, ctx_.ops, false);
       break;
     case K::extra_output:
-      r.why = fmt::format("result {} of {} is used, the pattern does not name it", v,
+      r.why = fmt::format("result {} of {} is used, which the rule has no place for", v,
                           node_text(g_, f.node));
       break;
     case K::other_value:
-      r.why = fmt::format("found {} where {} must be the same value as before",
+      r.why = fmt::format("found {} where the rule wants the value that it has elsewhere as {}",
                           found_text(g_, f.value), f.expr->name);
       break;
     case K::shape:
-      r.why = fmt::format("{} is {}, the pattern wants {}", v, str(g_.value(f.value).type),
+      r.why = fmt::format("{} is {}, the rule wants {}", v, str(g_.value(f.value).type),
                           dims_text(*f.expr->shape));
       break;
     case K::unknown_shape:
-      r.why = fmt::format("unknown: whether {} {} fits {}", v, str(g_.value(f.value).type),
-                          dims_text(*f.expr->shape));
+      r.detail = fmt::format("whether {} {} fits {}", v, str(g_.value(f.value).type),
+                             dims_text(*f.expr->shape));
+      r.why = undecided(g_, r.detail);
       break;
     case K::random:
       r.why = node_text(g_, f.node) + " gives another result at each run";
       break;
     case K::inner_value:
-      r.why = fmt::format("{} stands for {}, which the pattern itself computes", f.name, v);
+      r.why = fmt::format("{} would be {}, which the rule itself computes", f.name, v);
       break;
     case K::gave_up:
       r.why = fmt::format("gave up after {} steps", budget_);

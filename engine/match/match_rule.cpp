@@ -10,6 +10,7 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/contract/contracts.h"
+#include "engine/graph/open_sizes.h"
 #include "engine/match/facts.h"
 #include "engine/match/pattern_matcher.h"
 #include "engine/match/trace.h"
@@ -43,17 +44,18 @@ std::optional<Rejection> guarantees(const Rule& rule, const Match& m, const Matc
     for (ValueId v : g.node(id).outputs) {
       if (!v || std::ranges::binary_search(free, v)) continue;
       if (g.value(v).is_output)
-        return reject("D2",
-                      [&] { return value_text(g, v) + " inside the match is a graph output"; });
+        return reject("D2", [&] {
+          return value_text(g, v) + " is an output of the model, so it has to be written to memory";
+        });
       for (const Use& u : g.value(v).uses) {
         if (contains(m.nodes, u.node) && u.slot != Use::kCapture) continue;
         if (u.slot == Use::kCapture)
           return reject("D2", [&] {
-            return value_text(g, v) + " inside the match is used by a nested graph of " +
-                   node_text(g, u.node);
+            return value_text(g, v) + " is read by a nested graph of " + node_text(g, u.node);
           });
         return reject("D1", [&] {
-          return value_text(g, v) + " inside the match is also read by " + node_text(g, u.node);
+          return fmt::format("{} is also read by {}, which the rule does not take in",
+                             value_text(g, v), node_text(g, u.node));
         });
       }
     }
@@ -141,13 +143,16 @@ std::optional<Rejection> ask(const Rule& rule, const std::vector<Condition>& whe
     r.passed_conditions = passed;
     r.total_conditions = static_cast<int>(where.size());
     if (ctx.explain) {
-      r.why = t == Truth::unknown ? "unknown: " + detail + said.reason
-              : c.expr            ? interpolate(c.why, eval)
-                                  : said.reason;
-      if (t == Truth::no && !detail.empty()) r.why += (r.why.empty() ? "" : "; ") + detail;
+      // What is not there at all is no fact that a size could settle.
+      const bool lacks = detail.ends_with(" is absent");
+      r.why = t == Truth::unknown && !lacks ? undecided(ctx.graph, detail + said.reason)
+              : c.expr                      ? interpolate(c.why, eval)
+                                            : said.reason;
       r.hint = interpolate(c.hint, eval);
+      r.detail = std::move(detail);
+      if (r.why.empty()) r.why = r.detail;
     }
-    if (ctx.trace) ctx.trace->conditions.push_back({&c, t, r.why, r.id});
+    if (ctx.trace) ctx.trace->conditions.push_back({&c, t, r.why, r.id, r.detail});
     if (!refused) refused = std::move(r);
     if (!ctx.trace) return refused;  // a trace goes on to the last condition
   }

@@ -136,7 +136,9 @@ class Matcher {
   std::list<Assignment> assignments_;
 };
 
-/// A call's head as the rule wrote it (an operator, a set of them, a class), for messages.
+/// A call's head in words: "Add, Sum or pointwise operator", "gemm layer".
+std::string head_words(const PatternExpr& e);
+/// A call's head as the rule wrote it (an operator, a set of them, a class).
 std::string head_text(const PatternExpr& e);
 /// `"name" (Op)` for messages.
 std::string node_text(const Graph& g, NodeId n);

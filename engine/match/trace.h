@@ -16,8 +16,9 @@ struct MatchTrace {
   struct Asked {
     const Condition* condition = nullptr;
     Truth truth = Truth::unknown;
-    std::string text;  ///< why it is not true, with the values found
-    std::string id;    ///< the condition's, or of what its contract asks: "conv.rank"
+    std::string text;         ///< why it is not true, with the values found
+    std::string id;           ///< the condition's, or of what its contract asks: "conv.rank"
+    std::string detail = {};  ///< as Rejection's
   };
   std::vector<Asked> conditions;  ///< of the rule, in order; empty: they were not reached
   std::vector<NodeId> members;    ///< the nodes that the conditions were asked about

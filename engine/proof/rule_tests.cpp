@@ -86,31 +86,13 @@ class Runner {
       if (Status s = use_profile(loaded, t.profile); !s) return s.error().message;
       target = &loaded;
     }
-    auto g = graph_of(t, target);
+    auto g = test_graph(rule_, t, target, ctx_);
     if (!g)
       return g.error().message + (g.error().place.empty() ? "" : " (" + g.error().place + ")");
     Trial trial = try_rule(rule_, *g, target, ctx_);
     count(trial);
     if (t.fires) unknowns(*g, target);
     return t.fires ? fires(t, *g, target, trial) : holds(t, *g, target, trial);
-  }
-
-  Result<Graph> graph_of(const RuleTest& t, const Target* target) {
-    if (!t.model.empty() && t.edits.empty()) return case_graph(t.model, ctx_);
-    const RuleTest* base = &t;
-    if (t.model.empty())
-      for (const RuleTest& o : rule_.tests)
-        if (o.fires && !o.model.empty() && (t.of.empty() || o.name == t.of)) {
-          base = &o;
-          break;
-        }
-    FERRULE_ASSIGN(Graph g, case_graph(base->model, ctx_));
-    Trial trial = try_rule(rule_, g, target, ctx_);
-    Bindings bound;
-    if (trial.fired) bound = trial.match.bindings;
-    FERRULE_TRY(apply_edits(*ctx_.ops, g, t.edits, bound,
-                            fmt::format("{}:{}", t.place.file, t.place.line)));
-    return g;
   }
 
   std::string fires(const RuleTest& t, const Graph& g, const Target* target, const Trial& trial) {
@@ -217,6 +199,25 @@ class Runner {
 };
 
 }  // namespace
+
+Result<Graph> test_graph(const Rule& rule, const RuleTest& t, const Target* target,
+                         const ProofContext& ctx) {
+  if (!t.model.empty() && t.edits.empty()) return case_graph(t.model, ctx);
+  const RuleTest* base = &t;
+  if (t.model.empty())
+    for (const RuleTest& o : rule.tests)
+      if (o.fires && !o.model.empty() && (t.of.empty() || o.name == t.of)) {
+        base = &o;
+        break;
+      }
+  FERRULE_ASSIGN(Graph g, case_graph(base->model, ctx));
+  Trial trial = try_rule(rule, g, target, ctx);
+  Bindings bound;
+  if (trial.fired) bound = trial.match.bindings;
+  FERRULE_TRY(
+      apply_edits(*ctx.ops, g, t.edits, bound, fmt::format("{}:{}", t.place.file, t.place.line)));
+  return g;
+}
 
 RuleTestReport run_rule_tests(const Rule& rule, const ProofContext& ctx) {
   return Runner(rule, ctx).run();

@@ -7,6 +7,10 @@ namespace ferrule {
 /// A test's ONNX text as a graph.
 Result<Graph> case_graph(std::string_view text, const ProofContext& ctx);
 
+/// The graph of a rule's test: its own text, or a firing case, changed by its edits.
+Result<Graph> test_graph(const Rule& rule, const RuleTest& t, const Target* target,
+                         const ProofContext& ctx);
+
 struct Trial {
   bool fired = false;
   Rejection nearest;             ///< not fired: what declined, of the attempt that came furthest

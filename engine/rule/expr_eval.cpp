@@ -237,7 +237,8 @@ Val comparison(Binary op, const Val& left, const Val& right, Scope& s) {
     t = compare_equal(s.ctx, a, b, &why);
     return make_truth(op == Binary::eq ? t : negate(t), why);
   }
-  return make_truth(ordered(op, a, b, &why), why);
+  t = ordered(op, a, b, &why);
+  return make_truth(t, why);
 }
 
 // --- logic
@@ -385,8 +386,10 @@ Val eval(const Expr& e, Scope& s) {
       v = element_of(s.ctx, v);
       return is_unknown(v) ? v : arithmetic(Binary::sub, Val{int64_t{0}}, v);
     }
-    case ExprKind::negation:
-      return make_truth(negate(truth_of(eval(*e.args[0], s), &why)), why);
+    case ExprKind::negation: {
+      const Truth t = truth_of(eval(*e.args[0], s), &why);
+      return make_truth(negate(t), why);
+    }
     case ExprKind::binary:
       return binary(e, s);
     case ExprKind::quantifier:
@@ -485,8 +488,14 @@ std::string hole_text(const Val& v, const Graph& g, bool in_call) {
   // Nodes of a list are joined as layer names are: "Conv_0 + Relu_1", "fusedPointwiseNode(Add_0,
   // Relu_1)".
   const Val::List* l = list_of(v);
-  if (!l || l->empty() || !get<NodeId>(l->front())) return str(v, g);
+  if (!l || l->empty()) return str(v, g);
   std::string s;
+  if (get<ValueId>(l->front())) {  // "r, s and t"
+    for (size_t k = 0; k < l->size(); ++k)
+      s += (k == 0 ? "" : k + 1 == l->size() ? " and " : ", ") + str((*l)[k], g);
+    return s;
+  }
+  if (!get<NodeId>(l->front())) return str(v, g);
   for (const Val& n : *l) s += (s.empty() ? "" : in_call ? ", " : " + ") + str(n, g);
   return s;
 }
@@ -632,9 +641,15 @@ std::string interpolate(std::string_view text, const EvalContext& ctx) {
     Val v = e ? evaluate(*e, ctx) : unknown("");
     const Val::List* l = list_of(v);
     bool nothing = is_absent(v) || (l && l->empty());
-    // "{conv} + {act}" without an act is "Conv_0".
+    // "{conv} + {act}" without an act is "Conv_0", "{q} and {dq}" without a dq is "q".
     if (nothing && out.ends_with(" + "))
       out.resize(out.size() - 3);
+    else if (nothing && out.ends_with(" and "))
+      out.resize(out.size() - 5);
+    else if (is_absent(v) && text.substr(end + 1, 5) == " and ")
+      end += 5;
+    else if (l && l->empty() && text.substr(i, 7) == "{shape(")
+      out += "[] (a scalar)";
     else
       out += hole_text(v, ctx.graph, out.ends_with('('));
     i = end;

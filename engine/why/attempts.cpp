@@ -157,6 +157,12 @@ std::string head_of(const RegionSpec& spec) {
   return head_text(e);
 }
 
+std::string words_of(const RegionSpec& spec) {
+  PatternExpr e;
+  e.ops = spec.ops, e.classes = spec.classes;
+  return head_words(e);
+}
+
 std::vector<std::string> origins(const Graph& g, std::span<const NodeId> nodes) {
   std::vector<std::string> out;
   std::set<std::string> seen;

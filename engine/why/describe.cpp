@@ -60,12 +60,12 @@ void condition_lines(Draft& c) {
   std::set<std::string> seen;
   for (const MatchTrace::Asked& a : c.found.trace.conditions) {
     seen.insert(a.id);
-    out.conditions.push_back({a.id, a.condition->cls, a.truth, a.text});
+    out.conditions.push_back({a.id, a.condition->cls, a.truth, a.text, a.detail});
   }
   // A node that a tail or a region left out was asked apart from the rule's own conditions.
   if (r.stage == Rejection::Stage::condition && !seen.contains(r.id)) {
     out.conditions.clear();
-    out.conditions.push_back({r.id, r.cls, r.truth, r.why});
+    out.conditions.push_back({r.id, r.cls, r.truth, r.why, r.detail});
   }
   for (const SeenCondition& s : out.conditions) out.passed_conditions += s.truth == Truth::yes;
   out.total_conditions = static_cast<int>(std::max(out.conditions.size(), out.rule->where.size()));
@@ -108,23 +108,6 @@ void describe(Draft& c) {
     out.pattern_nodes = std::max(out.rule->region.min_ops, 1), out.matched_nodes = 1;
   if (c.found.match) out.matched_nodes = out.pattern_nodes;
   condition_lines(c);
-}
-
-bool nearer(const Draft& a, const Draft& b) {
-  auto key = [](const Draft& c) {
-    const bool structure = c.found.rejection.stage == Rejection::Stage::structure && !c.found.match;
-    int unlock = static_cast<int>(Unlock::Kind::impossible);
-    for (const Proposal& p : c.proposals)
-      unlock = std::min(unlock, static_cast<int>(p.unlock.kind));
-    const int lost = c.c.state == Considered::State::lost;
-    // A pattern of one node is an elimination: that it does not apply says least.
-    const int alone = !structure && c.c.rule->kind == RuleKind::rewrite && c.c.pattern_nodes <= 1;
-    const int missing = c.found.failures;
-    const int rewrites = structure && c.c.rule->kind == RuleKind::rewrite;
-    return std::tuple(structure, alone, missing, lost ? 0 : unlock, c.found.others, rewrites,
-                      -c.c.matched_nodes);
-  };
-  return key(a) < key(b);
 }
 
 size_t phase_of(const RuleSet& rules, const Rule& rule) {

@@ -6,6 +6,8 @@
 #include <set>
 
 #include "engine/base/diagnostics.h"
+#include "engine/match/facts.h"
+#include "engine/match/pattern_matcher.h"
 #include "engine/rule/text.h"
 
 namespace ferrule::why {
@@ -88,10 +90,127 @@ std::optional<Draft> Inquiry::State::consider(const Rule& rule,
     else
       last->match.reset(), last->failures = 1;
   }
-  if (!last) last = std::move(first);
+  // What the rule said while its nodes were still there says more than that they are gone.
+  const Graph* at = &end;
+  if (first && (!last || first->failures < last->failures)) last = std::move(first), at = &start;
   if (!last || last->match) return std::nullopt;
   c.found = std::move(*last);
+  if (at == &start && &start != &end) {
+    std::set<std::string> nodes;
+    for (const auto& [_, n] : c.found.trace.nodes) nodes.insert(start.node(n).name);
+    for (size_t k = snaps[p].steps; k < snaps[p + 1].steps && c.c.taken_by.empty(); ++k)
+      if (const Step& s = o.fused.journal.steps[k]; takes(s, nodes)) c.c.taken_by = step_text(s, k);
+  }
   return c;
+}
+
+int64_t Inquiry::State::bytes_between(const Draft& c, const std::vector<std::string>& names) {
+  const Graph& g = *c.found.graph;
+  std::set<NodeId> inside;
+  if (c.found.match) {
+    inside.insert(c.found.match->nodes.begin(), c.found.match->nodes.end());
+  } else {
+    for (const auto& [_, n] : c.found.trace.nodes) inside.insert(n);
+    inside.insert(c.found.trace.members.begin(), c.found.trace.members.end());
+    if (c.found.rejection.root) inside.insert(c.found.rejection.root);
+  }
+  for (const auto& s : attempts.subjects(g, names)) inside.insert(s.begin(), s.end());
+  const RegionSpec& tail = c.c.rule->region;
+  if (c.c.rule->kind == RuleKind::absorb && !c.found.match)  // what might have begun the tail
+    for (const auto& [_, n] : c.found.trace.nodes)
+      for (ValueId v : g.node(n).outputs)
+        if (v)
+          for (const Use& u : g.value(v).uses)
+            if (has_head(g.node(u.node), tail.ops, tail.classes, o.knowledge->ops))
+              inside.insert(u.node);
+  std::map<NodeId, std::set<size_t>> at;  // -> the layers that it became part of
+  for (NodeId n : inside)
+    for (const std::string& name : g.node(n).origins)
+      if (auto it = layers.find(name); it != layers.end())
+        at[n].insert(it->second.begin(), it->second.end());
+  auto apart = [&](NodeId a, NodeId b) {
+    const auto &x = at[a], &y = at[b];
+    return !x.empty() && !y.empty() &&
+           std::ranges::none_of(x, [&](size_t layer) { return y.contains(layer); });
+  };
+  auto size = [&](ValueId v) { return std::max<int64_t>(sizes.bytes(g.value(v).type), 0); };
+  int64_t total = 0;
+  for (NodeId n : inside)
+    for (ValueId v : g.node(n).outputs) {
+      if (!v) continue;
+      bool outside = g.value(v).is_output;
+      std::set<NodeId> readers;
+      for (const Use& u : g.value(v).uses)
+        if (!inside.contains(u.node))
+          outside = true;
+        else if (apart(n, u.node))
+          readers.insert(u.node);
+      if (readers.empty()) continue;
+      total += size(v) * (static_cast<int64_t>(readers.size()) + (outside ? 0 : 1));
+    }
+  const RuleKind kind = c.c.rule->kind;
+  if (kind == RuleKind::merge && total == 0 && c.found.root)  // one reads what each would read
+    for (ValueId v : g.node(c.found.root).inputs)
+      if (v && !g.constant(v)) return size(v);
+  if (kind == RuleKind::place && c.found.root)
+    for (ValueId v : g.node(c.found.root).outputs)
+      if (v) total += 2 * size(v);
+  return total;
+}
+
+std::string Inquiry::State::otherwise(const std::vector<std::string>& names) const {
+  auto contract = [&](const std::string& n) -> std::string {
+    auto it = layers.find(n);
+    return it == layers.end() ? "" : o.plan.layers[it->second[0]].contract;
+  };
+  if (names.size() == 2)
+    return fmt::format("no rule fuses {} into the layer of {} ({} and {})", escape(names[1]),
+                       escape(names[0]), contract(names[0]), contract(names[1]));
+  const NodeId id = o.model->find_node(names[0]);
+  if (!id) return "";
+  std::vector<std::string> beside;
+  auto add = [&](NodeId n) {
+    if (!n || beside.size() >= 4) return;
+    const Node& node = o.model->node(n);
+    const std::string& name = node.origins.empty() ? node.name : node.origins.front();
+    auto mine = layers.find(names[0]), theirs = layers.find(name);
+    if (mine != layers.end() && theirs != layers.end() && mine->second == theirs->second) return;
+    std::string text = fmt::format("{} ({})", escape(name), escape(node.op));
+    if (!contains(beside, text)) beside.push_back(std::move(text));
+  };
+  for (ValueId v : o.model->node(id).inputs)
+    if (v) add(o.model->value(v).producer);
+  for (ValueId v : o.model->node(id).outputs)
+    if (v)
+      for (const Use& u : o.model->value(v).uses) add(u.node);
+  if (beside.empty()) return "it reads and feeds nothing else that is computed";
+  std::string text;
+  for (size_t k = 0; k < beside.size(); ++k)
+    text += (k == 0 ? "" : k + 1 == beside.size() ? " or " : ", ") + beside[k];
+  return "no rule fuses it with its neighbours: " + text;
+}
+
+std::string reason(const Considered& c) {
+  const std::string& id = c.rule->id;
+  switch (c.state) {
+    case Considered::State::off:
+      return fmt::format(
+          "{} would fuse it, but is off{}", id,
+          c.unlocks.empty() || c.unlocks[0].because.empty() ? "" : ": " + c.unlocks[0].because);
+    case Considered::State::lost:
+      return c.lost_rule == id
+                 ? fmt::format("{} fired elsewhere first: {}", id, c.lost_to)
+                 : fmt::format("{} fits, but {} was first: {}", id,
+                               c.lost_rule.empty() ? "folding" : c.lost_rule, c.lost_to);
+    case Considered::State::refused:
+      break;
+  }
+  std::string text = fmt::format("{} declined: {}", id, c.rejection.why);
+  if (!c.taken_by.empty())
+    text += "; then its nodes were taken by " + c.taken_by;
+  else if (!c.history.empty())
+    text += "; it " + c.history;
+  return text;
 }
 
 std::vector<Draft> Inquiry::State::candidates(const std::vector<std::string>& asked,
@@ -108,10 +227,19 @@ std::vector<Draft> Inquiry::State::candidates(const std::vector<std::string>& as
     auto c = consider(*rule, asked, fired.contains(rule->id));
     if (!c) continue;
     describe(*c);
+    if (!only && !concerns(*c, o, attempts.subjects(*c->found.graph, asked))) continue;
+    c->c.bytes = bytes_between(*c, asked);
     propose(*c, o, attempts);
+    c->worth = worth(*c);
     out.push_back(std::move(*c));
   }
-  std::ranges::stable_sort(out, nearer);
+  std::ranges::stable_sort(out, leads);
+  // Of structures that do not fit, those that would win nothing are noise.
+  if (!only)
+    std::erase_if(out, [](const Draft& c) {
+      return c.worth == 0 && c.c.state == Considered::State::refused &&
+             c.found.rejection.stage == Rejection::Stage::structure && c.found.failures > 101;
+    });
   return out;
 }
 
@@ -157,14 +285,23 @@ std::vector<Considered> Inquiry::State::detailed(std::vector<Draft> all,
                                                  const std::vector<std::string>& asked, size_t most,
                                                  Trials& trials) {
   std::vector<Considered> out;
-  Trials none(o, 0);
+  Trials none(o, sizes, 0);
   for (size_t k = 0; k < all.size(); ++k) {
     Draft& c = all[k];
-    if (k < most && c.c.state == Considered::State::refused)
+    if (k < most && c.c.state == Considered::State::refused && c.c.taken_by.empty())
       c.c.history = history(*c.c.rule, asked);
+    const bool flags = std::ranges::any_of(c.proposals, [](const Proposal& p) {
+      return p.change && p.unlock.kind == Unlock::Kind::flag;
+    });
     try_unlocks(c, k < most ? trials : none, asked);
-    out.push_back(std::move(c.c));
+    // A flag that was tried and does not help was no chance.
+    const bool helped = std::ranges::any_of(
+        c.c.unlocks, [](const Unlock& u) { return u.kind == Unlock::Kind::flag; });
+    if (k < most && flags && !helped) c.worth *= 0.3;
   }
+  std::ranges::stable_sort(all.begin(), all.begin() + static_cast<long>(std::min(most, all.size())),
+                           leads);
+  for (Draft& c : all) out.push_back(std::move(c.c));
   return out;
 }
 
@@ -188,7 +325,7 @@ Result<NodeAnswer> Inquiry::node(std::string_view asked, std::string_view rule, 
   if (out.outcome.kind == Outcome::Kind::constant || out.outcome.kind == Outcome::Kind::nested)
     return out;
   const std::vector<std::string> names{name};
-  Trials trials(s.o, tries);
+  Trials trials(s.o, s.sizes, tries);
   std::vector<Draft> all = s.candidates(names, only);
   if (all.empty() && only && out.outcome.kind == Outcome::Kind::layer) all = s.far(*only, name);
   std::vector<std::string> around = names;
@@ -197,6 +334,7 @@ Result<NodeAnswer> Inquiry::node(std::string_view asked, std::string_view rule, 
       if (!contains(around, n) && around.size() < 8) around.push_back(n);
   if (tries > 0) out.unlocks = rules_that_are_off(s.o, s.attempts, trials, around, names);
   out.considered = s.detailed(std::move(all), names, tries > 0 ? kDetailed : 0, trials);
+  if (out.considered.empty() && !only) out.otherwise = s.otherwise(names);
   return out;
 }
 

@@ -17,7 +17,13 @@ struct Inquiry::State {
                                    size_t most, Trials& trials);
   Result<const Rule*> rule(std::string_view id) const;
 
+  /// Bytes that go through memory between layers of the plan, and would not if the rule had fired.
+  int64_t bytes_between(const Draft& c, const std::vector<std::string>& names);
+  /// Of a node, or of two: that no rule is for them.
+  std::string otherwise(const std::vector<std::string>& names) const;
+
   const Observed& o;
+  const Sizes sizes;
   Attempts attempts;
   std::vector<std::string> names;                    ///< of the model's nodes
   std::unordered_map<std::string, std::string> ops;  ///< name -> operator

@@ -86,8 +86,23 @@ int pattern_nodes(const Rule& rule);
 /// Names of the model's nodes that these stand for, each once.
 std::vector<std::string> origins(const Graph& g, std::span<const NodeId> nodes);
 std::string joined(const std::vector<std::string>& names, size_t most = 8);
-/// What `of:` names, as the rule writes it.
+/// What `of:` names, as the rule writes it, and in words.
 std::string head_of(const RegionSpec& spec);
+std::string words_of(const RegionSpec& spec);
+
+/// Bytes of values; sizes that are open get likely ones, so that values can be compared.
+class Sizes {
+ public:
+  explicit Sizes(const Graph& g);
+  int64_t bytes(const Type& t) const;  ///< -1: the rank or the element type is not known
+  const std::string& assumed() const { return assumed_; }
+  /// What all layers of a fused graph write and read, constants aside; views are free.
+  int64_t traffic(const Graph& fused, const Semantics& ops) const;
+
+ private:
+  std::map<std::string, int64_t> symbols_;
+  std::string assumed_;
+};
 
 /// What is different when the model is fused again.
 struct Change {
@@ -105,15 +120,22 @@ Status move_chain(const Semantics& ops, Graph& g, const std::vector<std::string>
 
 class Trials {
  public:
-  Trials(const Observed& o, int budget);
-  /// The layer that then holds all of `names` (for a single one: with more nodes than now); "" if
-  /// there is none, nullopt if it was not tried.
-  std::optional<std::string> layer(const Change& change, const std::vector<std::string>& names);
+  Trials(const Observed& o, const Sizes& sizes, int budget);
+  struct Tried {
+    std::string layer;  ///< that then holds all of `names` (for a single one: with more nodes than
+                        ///< now, or with less to move); empty: there is none
+    int64_t saves = 0;
+  };
+  /// nullopt: it was not tried.
+  std::optional<Tried> layer(const Change& change, const std::vector<std::string>& names);
 
  private:
   Result<Graph> fused(const Change& change) const;
   const Observed& o_;
+  const Sizes& sizes_;
   int budget_;
+  int64_t now_ = -1;                                           ///< traffic as it is
+  std::map<std::string, std::shared_ptr<const Graph>> known_;  ///< null: no graph came out
 };
 
 /// An unlock and, where it can be tried, how.
@@ -127,6 +149,7 @@ struct Draft {
   Considered c;
   Found found;
   std::vector<Proposal> proposals;
+  double worth = 0;  ///< bytes to win, the less the harder they are to have
 };
 /// Fills lines, conditions, counts and nodes from what was found.
 void describe(Draft& c);
@@ -140,9 +163,13 @@ void try_unlocks(Draft& c, Trials& trials, const std::vector<std::string>& names
 std::vector<Unlock> rules_that_are_off(const Observed& o, Attempts& attempts, Trials& trials,
                                        const std::vector<std::string>& around,
                                        const std::vector<std::string>& names);
-/// Whether `a` is nearer to firing than `b`: fewest failures, then the cheapest unlock, then the
-/// pattern that says most about the nodes asked about.
-bool nearer(const Draft& a, const Draft& b);
+/// Whether the rule can be what the question is about: not where it only takes single nodes away,
+/// nor where what it wants is nowhere near.
+bool concerns(const Draft& c, const Observed& o, const Subjects& subjects);
+/// How much the rule would win, weighed by what has to change for it.
+double worth(const Draft& c);
+/// Whether `a` says more than `b`: what it would win, then how near it came.
+bool leads(const Draft& a, const Draft& b);
 
 /// The phase's place in the pipeline.
 size_t phase_of(const RuleSet& rules, const Rule& rule);

@@ -32,6 +32,20 @@ std::vector<Edge> edges_of(const Graph& g, NodeId n) {
   return out;
 }
 
+/// Why two nodes that could share a kernel do not.
+std::string ended(const Rule& rule, const std::vector<Match>& found, NodeId a, NodeId b) {
+  for (const Match& m : found)
+    if (contains(m.nodes, a) || contains(m.nodes, b))
+      if (m.nodes.size() >= static_cast<size_t>(rule.region.max_ops))
+        return fmt::format(
+            "the layer has {} nodes, as many as the rule takes (its parameter max_ops)",
+            m.nodes.size());
+  return fmt::format(
+      "one kernel for both would wait for itself (a path leaves it and comes back), or would read "
+      "more than {} tensors (the rule's parameter max_inputs)",
+      rule.region.max_inputs);
+}
+
 }  // namespace
 
 const Attempts::Regions& Attempts::regions(const Rule& rule, const Graph& g) {
@@ -74,11 +88,12 @@ std::optional<Found> Attempts::region(const Rule& rule, const Graph& g, const Su
   f.rejection.rule = &rule;
   f.rejection.root = f.root;
   f.rejection.id = "structure";
-  f.rejection.matched_nodes = 1;
   std::vector<std::string> reasons;
   auto reason = [&](NodeId other, const std::string& why) {
     std::string text = fmt::format("with {}: {}", node_text(g, other), why);
-    if (reasons.size() < 3 && !contains(reasons, text)) reasons.push_back(std::move(text));
+    const bool fresh = reasons.size() < 3 && !contains(reasons, text);
+    if (fresh) reasons.push_back(std::move(text));
+    return fresh;
   };
   for (NodeId n : subjects[0]) {
     for (const Rejection& x : r.trace.refused)
@@ -91,12 +106,10 @@ std::optional<Found> Attempts::region(const Rule& rule, const Graph& g, const Su
       const Rejection* said = r.trace.refused_at(other);
       if (!said) said = r.trace.refused_at(n);
       std::string why = r.edges ? r.edges(e.from, e.value, e.to) : said ? said->why : std::string();
-      if (!r.edges && !said && !of_rule(other)) why = fmt::format("it is no {}", head_of(spec));
-      if (why.empty())
-        why =
-            "they could share a kernel, but a path leaves it and comes back, or the limits of the "
-            "rule end it here";
-      reason(other, why);
+      if (!r.edges && !said && !of_rule(other)) why = fmt::format("it is no {}", words_of(spec));
+      if (why.empty()) why = ended(rule, r.matches, n, other);
+      // What no such kernel could hold is no obstacle of this rule's.
+      if (reason(other, why) && of_rule(other)) f.rejection.matched_nodes = 1;
     }
   }
   if (f.rejection.stage == Rejection::Stage::structure) {

@@ -1,8 +1,8 @@
-// Edges that stay in memory. An edge counts if at least one of its layers moves more than it
-// computes: then the bytes are time. Convolutions and products over many channels compute more; all
-// other layers, and convolutions with few multiplications for each result, do not. What only has
-// another view of a value is looked through.
+// Edges that stay in memory: a value that one layer writes and another reads. What only has another
+// view of a value is looked through, and what lies in another value already is no edge; both are
+// counted, so that the list can say what it leaves out.
 #include <algorithm>
+#include <functional>
 #include <set>
 
 #include "engine/base/diagnostics.h"
@@ -11,36 +11,31 @@
 namespace ferrule::why {
 namespace {
 
-constexpr int64_t kMuchWork =
-    64;  // multiplications for a result from which on a layer computes more than it moves
-
-/// Multiplications for each result of the layer's heaviest constant operand; 0: it has none.
-int64_t work(const Graph& g, const Node& n) {
-  int64_t most = 0;
-  for (ValueId v : n.inputs)
-    if (const Tensor* t = g.constant(v); t && t->rank() >= 2 && t->dims()[0] > 0)
-      most = std::max(most, t->numel() / t->dims()[0]);
-  return most;
-}
-
 class Edges {
  public:
-  explicit Edges(Inquiry::State& s) : s_(s), g_(s.o.plan.graph) {
+  Edges(Inquiry::State& s, int tries) : s_(s), g_(s.o.plan.graph), trials_(s.o, s.sizes, tries) {
     for (size_t k = 0; k < s.o.plan.layers.size(); ++k)
       if (s.o.plan.layers[k].node) layer_[s.o.plan.layers[k].node] = k;
     for (const Layer& l : s.o.plan.layers) contract_[l.name] = l.contract;
   }
 
-  std::vector<MissedEdge> run(size_t top) {
+  Missed run(size_t top) {
     for (NodeId n : g_.order()) {
-      if (transparent(n)) continue;
+      if (transparent(n)) {
+        ++out_.views;
+        continue;
+      }
       for (ValueId v : g_.node(n).outputs)
-        if (v && !placed(n, v)) edge(n, v);
+        if (v && placed(n, v))
+          ++out_.placed;
+        else if (v)
+          edge(n, v);
     }
-    std::ranges::stable_sort(found_, std::greater<>(), &MissedEdge::bytes);
-    if (found_.size() > top) found_.resize(top);
-    for (MissedEdge& e : found_) explain(e);
-    return std::move(found_);
+    out_.all = out_.edges.size();
+    std::ranges::stable_sort(out_.edges, std::greater<>(), &MissedEdge::bytes);
+    if (out_.edges.size() > top) out_.edges.resize(top);
+    for (MissedEdge& e : out_.edges) explain(e);
+    return std::move(out_);
   }
 
  private:
@@ -51,13 +46,6 @@ class Edges {
   bool placed(NodeId n, ValueId v) const {
     return std::ranges::any_of(g_.node(n).inputs,
                                [&](ValueId x) { return x && (lies_in(x, v) || lies_in(v, x)); });
-  }
-
-  bool memory_bound(NodeId n) const {
-    const std::string& c = layer(n).contract;
-    if (!anchored(c)) return true;
-    const int64_t w = work(g_, g_.node(n));
-    return c != "gemm" && w > 0 && w < kMuchWork;
   }
 
   /// Who really reads the value, and what it is called there. What lies in another value is read
@@ -80,22 +68,17 @@ class Edges {
     std::vector<std::pair<NodeId, ValueId>> all;
     readers(v, all);
     std::set<NodeId> seen;
-    const Type& type = g_.value(v).type;
-    const auto dims = type.shape ? constant_shape(*type.shape) : std::nullopt;
-    int64_t size = -1;
-    if (dims) {
-      int64_t numel = 1;
-      for (int64_t d : *dims) numel *= d;
-      size = size_bytes(type.dtype, numel);
-    }
     for (const auto& [to, read] : all) {
-      if (!seen.insert(to).second || (!memory_bound(from) && !memory_bound(to))) continue;
+      if (!seen.insert(to).second) continue;
+      const bool part = s_.sizes.bytes(g_.value(read).type) <= s_.sizes.bytes(g_.value(v).type);
+      const Type& type = g_.value(part ? read : v).type;
       MissedEdge e;
       e.from = layer(from).name, e.to = layer(to).name;
       e.producer = maker(from, v), e.consumer = reader(to, read);
       e.value = g_.value(v).name, e.type = str(type);
-      e.bytes = size < 0 ? -1 : size * 2;
-      found_.push_back(std::move(e));
+      e.bytes = s_.sizes.bytes(type);
+      e.open = !type.shape || !constant_shape(*type.shape);
+      out_.edges.push_back(std::move(e));
     }
   }
 
@@ -119,36 +102,39 @@ class Edges {
     return n.origins.empty() ? n.name : n.origins.front();
   }
 
+  /// A rule that could have made the edge's two ends one layer, of which both are a part.
+  static bool owns(const Draft& c) {
+    const RuleKind kind = c.c.rule->kind;
+    return kind != RuleKind::merge && kind != RuleKind::rewrite;
+  }
+
   void explain(MissedEdge& e) {
     e.cls = "structure";
-    std::vector<Draft> all = s_.candidates({e.producer, e.consumer}, nullptr);
-    std::erase_if(all, [](const Draft& c) {
-      return c.c.rule->kind == RuleKind::rewrite &&
-             c.found.rejection.stage == Rejection::Stage::structure;
-    });
+    const std::vector<std::string> ends{e.producer, e.consumer};
+    std::vector<Draft> all = s_.candidates(ends, nullptr);
+    // What recognises or prepares is the reason where no rule that fuses came near.
+    if (std::ranges::any_of(all, owns)) std::erase_if(all, std::not_fn(owns));
+    const std::string &x = contract_.at(e.from), &y = contract_.at(e.to);
     const bool structure = !all.empty() && all[0].c.state == Considered::State::refused &&
                            all[0].found.rejection.stage == Rejection::Stage::structure;
-    const std::string &x = contract_.at(e.from), &y = contract_.at(e.to);
-    if (structure && anchored(x) && anchored(y)) {
-      e.reason = fmt::format("each is built around an operator of its own ({} and {})", x, y);
+    if ((all.empty() || structure) && anchored(x) && anchored(y)) {
+      e.reason = fmt::format(
+          "each is built around an operator of its own ({} and {}), and no rule is for both", x, y);
       return;
     }
     if (all.empty()) {
-      e.reason =
-          fmt::format("no rule takes {} and {} together", escape(e.producer), escape(e.consumer));
+      e.reason = fmt::format("no rule fuses {} and {} ({} and {})", escape(e.producer),
+                             escape(e.consumer), x, y);
       return;
     }
     // Changes of the model are advice only where they were tried.
     std::erase_if(all[0].proposals, [](const Proposal& p) {
       return p.change && p.unlock.kind == Unlock::Kind::edit;
     });
-    Trials none(s_.o, 0);
-    try_unlocks(all[0], none, {});
+    try_unlocks(all[0], trials_, ends);
     const Considered& c = all[0].c;
     e.rule = c.rule->id;
-    e.reason = c.state == Considered::State::off    ? "it is off"
-               : c.state == Considered::State::lost ? "lost to " + c.lost_to
-                                                    : c.rejection.why;
+    e.reason = why::reason(c);
     if (c.state == Considered::State::refused && c.rejection.stage == Rejection::Stage::condition)
       e.cls = name(c.rejection.cls);
     if (c.state == Considered::State::refused && c.rejection.stage == Rejection::Stage::guarantee)
@@ -160,11 +146,13 @@ class Edges {
   const Graph& g_;
   std::map<NodeId, size_t> layer_;
   std::map<std::string, std::string> contract_;
-  std::vector<MissedEdge> found_;
+  Trials trials_;
+  Missed out_;
 };
 
 }  // namespace
 
-std::vector<MissedEdge> Inquiry::missed(size_t top) { return Edges(*state_).run(top); }
+Missed Inquiry::missed(size_t top, int tries) { return Edges(*state_, tries).run(top); }
+const std::string& Inquiry::assumed() const { return state_->sizes.assumed(); }
 
 }  // namespace ferrule::why

@@ -66,7 +66,8 @@ Result<Observed> observe(Imported imported, std::shared_ptr<const Knowledge> kno
   return o;
 }
 
-Inquiry::State::State(const Observed& observed) : o(observed), attempts(observed) {
+Inquiry::State::State(const Observed& observed)
+    : o(observed), sizes(observed.plan.graph), attempts(observed) {
   for (NodeId n : o.model->order()) {
     const Node& node = o.model->node(n);
     for (const std::string& name : node.origins)

@@ -1,6 +1,7 @@
 // "Why are these two not one layer?": how they lie to each other in the model and among the layers,
 // then the rules that have to do with both.
 #include <algorithm>
+#include <limits>
 #include <queue>
 #include <set>
 
@@ -257,11 +258,12 @@ Result<PairAnswer> Inquiry::pair(std::string_view first, std::string_view second
         "no path leads from one of {} and {} to the other, and they read nothing in common",
         escape(out.a.name), escape(out.b.name));
   }
-  Trials trials(s.o, tries);
+  Trials trials(s.o, s.sizes, tries);
   std::vector<Draft> all = s.candidates(names, only);
   if (!left.empty()) {  // the one that did not take the reader might have
     std::vector<Draft> own = s.candidates({left, reader}, only);
     std::erase_if(own, [](const Draft& c) { return c.c.state == Considered::State::refused; });
+    for (Draft& c : own) c.worth = std::numeric_limits<double>::max();
     for (const Draft& c : own)
       std::erase_if(all, [&](const Draft& x) { return x.c.rule == c.c.rule; });
     all.insert(all.begin(), std::make_move_iterator(own.begin()),
@@ -271,19 +273,21 @@ Result<PairAnswer> Inquiry::pair(std::string_view first, std::string_view second
     out.unlocks =
         rules_that_are_off(s.o, s.attempts, trials, out.path.empty() ? names : out.path, names);
   out.considered = s.detailed(std::move(all), names, tries > 0 ? kDetailedOfPair : 0, trials);
+  if (out.considered.empty() && out.kind == PairAnswer::Kind::adjacent && !only)
+    out.otherwise = s.otherwise(names);
   if (out.blockers.empty() || tries <= 0) return out;
   for (const std::string& behind : {out.b.name, std::string()}) {
     Change move;
     move.bypass = out.blockers, move.behind = behind;
     auto layer = trials.layer(move, names);
-    if (!layer || layer->empty()) continue;
+    if (!layer || layer->layer.empty()) continue;
     const std::string text =
         behind.empty() ? fmt::format("take {} out of the model", joined(out.blockers))
                        : fmt::format("put {} behind {}", joined(out.blockers), escape(behind));
     out.unlocks.push_back(
         {Unlock::Kind::edit, text,
          behind.empty() ? "if the model may do without" : "the exporter's placement decides", true,
-         *layer});
+         layer->layer, layer->saves});
   }
   return out;
 }

@@ -1,6 +1,7 @@
 // The model fused once more, with something changed, to see whether the change does what is said of
 // it.
 #include <algorithm>
+#include <set>
 
 #include "engine/base/diagnostics.h"
 #include "engine/semantics/infer.h"
@@ -66,7 +67,22 @@ Status move_chain(const Semantics& ops, Graph& g, const std::vector<std::string>
   return {};
 }
 
-Trials::Trials(const Observed& o, int budget) : o_(o), budget_(budget) {
+namespace {
+
+/// The same text for the same change.
+std::string text(const Change& c) {
+  std::string out = c.target + "|" + c.behind;
+  for (const Rule* r : c.enable) out += "|+" + r->id;
+  for (const std::string& d : c.disable) out += "|-" + d;
+  for (const std::string& p : c.ignore_profit) out += "|!" + p;
+  for (const std::string& n : c.bypass) out += "|~" + n;
+  return out;
+}
+
+}  // namespace
+
+Trials::Trials(const Observed& o, const Sizes& sizes, int budget)
+    : o_(o), sizes_(sizes), budget_(budget) {
   const size_t affordable = kNodes / std::max<size_t>(o.model->live_nodes(), 1);
   budget_ = std::min(budget_, static_cast<int>(std::max<size_t>(affordable, 1)));
 }
@@ -84,6 +100,7 @@ Result<Graph> Trials::fused(const Change& change) const {
   }
   if (!change.target.empty()) {
     FERRULE_ASSIGN(k.target, load_target(options.rule_dirs, change.target));
+    FERRULE_TRY(use_profile(k.target, options.profile));
   }
   options.ignore_profit.insert(options.ignore_profit.end(), change.ignore_profit.begin(),
                                change.ignore_profit.end());
@@ -95,25 +112,37 @@ Result<Graph> Trials::fused(const Change& change) const {
   return std::move(f.graph);
 }
 
-std::optional<std::string> Trials::layer(const Change& change,
-                                         const std::vector<std::string>& names) {
-  if (budget_ <= 0) return std::nullopt;
-  --budget_;
-  auto g = fused(change);
-  if (!g) return "";  // the graph so changed is none
+std::optional<Trials::Tried> Trials::layer(const Change& change,
+                                           const std::vector<std::string>& names) {
+  auto [it, fresh] = known_.try_emplace(text(change));
+  if (fresh) {
+    if (budget_ <= 0) return known_.erase(it), std::nullopt;
+    --budget_;
+    if (auto g = fused(change)) it->second = std::make_shared<const Graph>(std::move(*g));
+  }
+  if (!it->second) return Tried{};  // the graph so changed is none
+  const Graph& g = *it->second;
+  const Semantics& ops = o_.knowledge->ops;
+  if (now_ < 0) now_ = sizes_.traffic(*o_.fused.snapshots.back().graph, ops);
+  Tried out;
+  out.saves = now_ - sizes_.traffic(g, ops);
   auto holds = [](const Node& n, const std::string& name) { return contains(n.origins, name); };
   size_t now = 1;
+  std::set<std::string> layers;  // that hold a single node, as it is
   if (names.size() == 1)
     for (NodeId n : o_.plan.graph.order())
-      if (holds(o_.plan.graph.node(n), names[0]))
-        now = std::max(now, o_.plan.graph.node(n).origins.size());
-  for (NodeId id : g->order()) {
-    const Node& n = g->node(id);
-    if (std::ranges::all_of(names, [&](const std::string& name) { return holds(n, name); }) &&
-        (names.size() > 1 || n.origins.size() > now))
-      return n.name;
+      if (const Node& node = o_.plan.graph.node(n); holds(node, names[0]))
+        now = std::max(now, node.origins.size()), layers.insert(node.name);
+  for (NodeId id : g.order()) {
+    const Node& n = g.node(id);
+    if (!std::ranges::all_of(names, [&](const std::string& name) { return holds(n, name); }))
+      continue;
+    if (names.size() > 1 || n.origins.size() > now || (out.saves > 0 && !layers.contains(n.name))) {
+      out.layer = n.name;
+      return out;
+    }
   }
-  return "";
+  return out;
 }
 
 }  // namespace ferrule::why

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "engine/base/diagnostics.h"
+#include "engine/graph/open_sizes.h"
 #include "engine/match/facts.h"
 #include "engine/match/pattern_matcher.h"
 #include "engine/plan/rule_kinds.h"
@@ -50,56 +51,41 @@ Proposal ignore_profit(const Considered& c) {
   return flag(std::move(text), "it would be right, and is expected not to pay", std::move(change));
 }
 
-/// The first target on which the rule matches here.
-std::optional<std::string> other_target(const Draft& c, const Observed& o, Attempts& attempts) {
+/// Targets on which the rule matches here, CPUs and small ones first.
+std::vector<std::string> other_targets(const Draft& c, const Observed& o, Attempts& attempts) {
+  std::vector<std::string> out;
   for (const std::string& name : target_names(o.options.rule_dirs)) {
     if (name == o.knowledge->target.name) continue;
     auto target = load_target(o.options.rule_dirs, name);
-    if (!target) continue;
+    if (!target || !use_profile(*target, o.options.profile)) continue;
     MatchContext ctx = attempts.context(*c.found.graph);
     ctx.target = &*target;
     ctx.explain = false;
     const Attempt a = match_any(*c.c.rule, c.found.root, ctx);
-    if (std::holds_alternative<Match>(a)) return name;
+    if (std::holds_alternative<Match>(a)) out.push_back(name);
   }
-  return std::nullopt;
-}
-
-/// Inputs whose sizes are open, as --shapes wants them.
-std::string open_shapes(const Graph& g) {
-  std::string out;
-  for (ValueId v : g.inputs()) {
-    const Value& value = g.value(v);
-    if (!value.type.shape || constant_shape(*value.type.shape)) continue;
-    std::string dims;
-    for (const Dim& d : *value.type.shape)
-      dims += (dims.empty() ? "" : "x") + (d.is_constant() ? d.str() : "<" + d.str() + ">");
-    out += (out.empty() ? "" : " ") + fmt::format("--shapes {}:{}", escape(value.name), dims);
-  }
+  std::ranges::sort(out, {}, [](const std::string& name) {
+    return std::tuple(!name.starts_with("cpu"), name.size(), name);
+  });
   return out;
 }
 
-/// How the model would have to be.
-Proposal edit(const Considered& c, const Observed& o) {
+/// How the model would have to be; nullopt: nothing helps that can be said.
+std::optional<Proposal> edit(const Considered& c) {
   const Rejection& r = c.rejection;
   if (r.id == "D1")
-    return say(
-        Kind::edit,
-        "let nothing outside read the inner value, or give the other reader a copy of its own",
-        "the value has to be in memory for it");
+    return say(Kind::edit, "let nothing else read that value (the other reader may have a copy)",
+               "as it is, the value has to be in memory");
   if (r.id == "D2")
-    return say(Kind::edit, "do not make the inner value a graph output",
-               "the value has to be in memory for it");
-  if (r.id == "D4" || r.id == "D5")
-    return say(Kind::edit, "leave out the operand or result that the pattern does not name");
-  if (r.id == "D6") return say(Kind::edit, "give the attribute its default value");
-  if (r.id == "D8" || r.id == "D3" || r.id == "D7" || r.id == "D9")
-    return say(Kind::impossible, "nothing: the result would be another");
+    return say(Kind::edit, "do not make that value an output of the model",
+               "as it is, the value has to be in memory");
   if (!r.hint.empty()) return say(Kind::edit, r.hint);
+  if (r.id == "D3" || r.id == "D7" || r.id == "D8" || r.id == "D9")
+    return say(Kind::impossible, "nothing: the result would be another");
+  if (r.id == "D6") return say(Kind::edit, "give the attribute its usual value");
   if (r.stage == Rejection::Stage::condition && r.cls == ConditionClass::kernel)
-    return say(Kind::impossible,
-               fmt::format("nothing here: {} has no kernel for it", o.knowledge->target.name));
-  return say(Kind::impossible, "another model: the condition is what makes the rule right");
+    return say(Kind::impossible, "nothing: no target that ferrule knows has a kernel for it");
+  return std::nullopt;
 }
 
 /// Nodes that the pattern takes only where they stand, and that the failed condition speaks of, in
@@ -155,12 +141,11 @@ void propose(Draft& c, const Observed& o, Attempts& attempts) {
         flag("--disable " + out.lost_rule, "then this rule has its turn", change));
     return;
   }
-  if (r.truth == Truth::unknown && r.stage != Rejection::Stage::guarantee) {
-    const std::string shapes = open_shapes(*o.model);
-    c.proposals.push_back(
-        shapes.empty()
-            ? say(Kind::fact, "nothing that a flag could say: the model computes it", r.why)
-            : say(Kind::fact, shapes, "with the sizes known the condition can be decided"));
+  if (r.truth == Truth::unknown && r.stage != Rejection::Stage::guarantee &&
+      !r.detail.ends_with(" is absent")) {
+    const std::string shapes = shapes_flag(*c.found.graph, r.detail);
+    if (!shapes.empty())
+      c.proposals.push_back(say(Kind::fact, shapes, "with the sizes known it can be decided"));
     return;
   }
   if (r.stage == Rejection::Stage::condition &&
@@ -173,10 +158,13 @@ void propose(Draft& c, const Observed& o, Attempts& attempts) {
     return;
   }
   if (r.stage == Rejection::Stage::condition && r.cls == ConditionClass::kernel)
-    if (auto target = other_target(c, o, attempts)) {
+    if (const std::vector<std::string> targets = other_targets(c, o, attempts); !targets.empty()) {
       Change change;
-      change.target = *target;
-      c.proposals.push_back(flag("--target " + *target, "its kernels can do this", change));
+      change.target = targets[0];
+      std::string because = "it has such a kernel";
+      if (targets.size() > 1)
+        because += ", as have " + joined({targets.begin() + 1, targets.end()});
+      c.proposals.push_back(flag("--target " + targets[0], std::move(because), change));
     }
   if (const std::vector<NodeId> between = blamed(c); !between.empty()) {
     const Graph& g = *c.found.graph;
@@ -199,23 +187,25 @@ void propose(Draft& c, const Observed& o, Attempts& attempts) {
     const std::vector<std::string> last = origins(g, std::array{reader});
     if (!last.empty()) propose_moves(c, origins(g, between), last.front());
   } else if (r.stage != Rejection::Stage::structure && c.proposals.empty()) {
-    c.proposals.push_back(edit(out, o));
+    if (auto e = edit(out)) c.proposals.push_back(std::move(*e));
   }
 }
 
 void try_unlocks(Draft& c, Trials& trials, const std::vector<std::string>& names) {
   for (Proposal& p : c.proposals) {
-    if (p.change) {
-      if (auto layer = trials.layer(*p.change, names))
-        p.unlock.tried = true, p.unlock.gives = *layer;
-      // A change of the model that cannot be made, or gives nothing, is no advice.
-      if (p.unlock.kind == Kind::edit && p.unlock.tried && p.unlock.gives.empty()) continue;
-    }
-    c.c.unlocks.push_back(std::move(p.unlock));
+    Unlock& u = p.unlock;
+    if (p.change)
+      if (auto tried = trials.layer(*p.change, names))
+        u.tried = true, u.gives = tried->layer, u.saves = tried->saves;
+    // What was not seen to help is no advice; a rule that is off would fire, whatever comes of it.
+    const bool helps = !p.change || (u.tried && !u.gives.empty());
+    if (helps || c.c.state == Considered::State::off) c.c.unlocks.push_back(std::move(u));
   }
   c.proposals.clear();
   if (c.c.unlocks.empty() && !c.c.rejection.hint.empty())
     c.c.unlocks.push_back({Kind::edit, c.c.rejection.hint, "", false, {}});
+  if (c.c.unlocks.size() > 1)
+    std::erase_if(c.c.unlocks, [](const Unlock& u) { return u.kind == Kind::impossible; });
   std::ranges::stable_sort(c.c.unlocks, {}, [](const Unlock& u) {
     return std::pair(u.kind, u.tried && u.gives.empty());
   });
@@ -241,9 +231,10 @@ std::vector<Unlock> rules_that_are_off(const Observed& o, Attempts& attempts, Tr
     ++tried;
     Proposal proposal = enable(*rule, o);
     auto layer = trials.layer(*proposal.change, names);
-    if (!layer || layer->empty()) continue;
+    if (!layer || layer->layer.empty()) continue;
     proposal.unlock.tried = true;
-    proposal.unlock.gives = *layer;
+    proposal.unlock.gives = layer->layer;
+    proposal.unlock.saves = layer->saves;
     out.push_back(std::move(proposal.unlock));
   }
   return out;

@@ -47,7 +47,8 @@ struct SeenCondition {
   std::string id;
   ConditionClass cls = ConditionClass::sound;
   Truth truth = Truth::unknown;
-  std::string text;  ///< why it is not true, with the values found
+  std::string text;    ///< why it is not true, with the values found
+  std::string detail;  ///< the parts of the expression that decided, for those who write rules
 };
 
 /// What would remove an obstacle, cheapest kind first.
@@ -57,6 +58,7 @@ struct Unlock {
   std::string because;
   bool tried = false;  ///< the model was fused again with it …
   std::string gives;   ///< … and this layer came out; empty: it does not help by itself
+  int64_t saves = 0;   ///< … and so many bytes less are written and read between layers
 };
 
 /// A rule that came near, and did not make the layer.
@@ -75,13 +77,19 @@ struct Considered {
   std::vector<std::string>
       path;  ///< from the node that the pattern wants to where it looked, with what lies between
   std::string lost_to, lost_rule;  ///< "step 3 (conv_residual): Fusing Conv_3 with Add_4"
-  std::string history;             ///< "would have matched before step 14 (rule …)"
+  std::string taken_by;            ///< refused: the step that took its nodes after it had declined
+  int64_t bytes = 0;    ///< that go through memory between layers which the rule would make one
+  std::string history;  ///< "would have matched before step 14 (rule …)"
   std::vector<Unlock> unlocks;
 };
 
+/// What stood in the way, as one sentence: "attention declined: …; then gemm_activation took …".
+std::string reason(const Considered& c);
+
 struct NodeAnswer {
   Outcome outcome;
-  std::vector<Considered> considered;  ///< nearest first
+  std::vector<Considered> considered;  ///< that which would win most first
+  std::string otherwise;               ///< why it is not more, where no rule came near
   std::vector<Unlock> unlocks;         ///< that belong to no single rule
 };
 
@@ -102,6 +110,7 @@ struct PairAnswer {
   std::vector<std::string> blockers;  ///< those of them that other layers hold
   std::vector<Considered> considered;
   std::vector<Unlock> unlocks;
+  std::string otherwise;  ///< as NodeAnswer's
 };
 
 /// An edge that stays in memory between two layers.
@@ -109,10 +118,19 @@ struct MissedEdge {
   std::string from, to;            ///< layers' names
   std::string producer, consumer;  ///< nodes of the model
   std::string value, type;
-  int64_t bytes = 0;         ///< written and read once; -1: the size is not known
-  std::string rule, reason;  ///< the nearest rule, and what stood in its way
+  int64_t bytes = 0;         ///< of the value, once; -1: not even its rank is known
+  bool open = false;         ///< … with the sizes that Inquiry::assumed names
+  std::string rule, reason;  ///< the rule that would own the edge, and what stood in its way
   std::string cls;           ///< sound, kernel, profit, or structure
   std::vector<Unlock> unlocks;
+};
+
+/// Edges of a plan, and what the list leaves out.
+struct Missed {
+  std::vector<MissedEdge> edges;  ///< the most bytes first
+  size_t all = 0;                 ///< edges there are, listed or not
+  size_t views = 0;   ///< layers that only show a value in another shape: looked through
+  size_t placed = 0;  ///< values that lie in the memory of another one: nothing is copied
 };
 
 /// Asks one model. Keeps what several questions need.
@@ -130,8 +148,10 @@ class Inquiry {
   /// to check unlocks.
   Result<NodeAnswer> node(std::string_view name, std::string_view rule, int tries);
   Result<PairAnswer> pair(std::string_view a, std::string_view b, std::string_view rule, int tries);
-  /// Edges between layers of which one at least moves more than it computes, the most bytes first.
-  std::vector<MissedEdge> missed(size_t top);
+  /// Edges between layers, the most bytes first. `tries` as node's.
+  Missed missed(size_t top, int tries);
+  /// The sizes that bytes are for where the model's are open: "x:1x3x224x224"; empty: none is.
+  const std::string& assumed() const;
 
   struct State;
 

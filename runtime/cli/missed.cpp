@@ -8,16 +8,11 @@ namespace {
 
 using nlohmann::json;
 
-std::string bytes_text(int64_t bytes) {
-  if (bytes < 0) return "?";
-  if (bytes < 10 * 1024) return fmt::format("{} B", bytes);
-  if (bytes < 10 * 1024 * 1024) return fmt::format("{:.0f} KiB", static_cast<double>(bytes) / 1024);
-  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1024 * 1024));
-}
+constexpr int kTries = 12;  // how often the model is fused again for one list
 
-json to_json(const why::Observed& o, const std::vector<why::MissedEdge>& all) {
+json to_json(const why::Observed& o, const why::Missed& all, const std::string& assumed) {
   json edges = json::array();
-  for (const why::MissedEdge& e : all)
+  for (const why::MissedEdge& e : all.edges)
     edges.push_back({{"from", escape(e.from, 4096)},
                      {"to", escape(e.to, 4096)},
                      {"producer", escape(e.producer, 4096)},
@@ -25,29 +20,36 @@ json to_json(const why::Observed& o, const std::vector<why::MissedEdge>& all) {
                      {"value", escape(e.value, 4096)},
                      {"type", e.type},
                      {"bytes", e.bytes < 0 ? json(nullptr) : json(e.bytes)},
+                     {"sizes_open", e.open},
                      {"rule", e.rule.empty() ? json(nullptr) : json(e.rule)},
                      {"class", e.cls},
                      {"reason", escape(e.reason, 4096)},
                      {"unlock", cli::to_json(e.unlocks)}});
-  return {{"schema_version", kSchemaVersion}, {"target", o.plan.target}, {"edges", edges}};
+  return {{"schema_version", kSchemaVersion},
+          {"target", o.plan.target},
+          {"edges", edges},
+          {"edges_in_all", all.all},
+          {"not_listed", {{"views", all.views}, {"in_place", all.placed}}},
+          {"assumed_sizes", assumed.empty() ? json(nullptr) : json(assumed)}};
 }
 
-void print(const std::vector<why::MissedEdge>& all) {
-  bool open = false;
-  for (const why::MissedEdge& e : all) {
+void print(const why::Missed& all, const std::string& assumed) {
+  if (!assumed.empty())
+    std::cout << fmt::format("bytes are for {} (pass --shapes for other sizes)\n", assumed);
+  for (const why::MissedEdge& e : all.edges) {
     std::cout << fmt::format("{:>10}  {} -> {}   {} {}\n", bytes_text(e.bytes), escape(e.producer),
                              escape(e.consumer), escape(e.value), e.type);
-    std::cout << fmt::format("            {}: {}\n",
-                             e.rule.empty() ? "no rule" : fmt::format("{} [{}]", e.rule, e.cls),
-                             escape(e.reason, 300));
+    std::cout << fmt::format("            {}\n", escape(e.reason, 600));
     if (!e.unlocks.empty() && e.unlocks[0].kind != why::Unlock::Kind::impossible)
-      std::cout << fmt::format("            would unlock it: {}\n", escape(e.unlocks[0].text));
-    open |= e.bytes < 0;
+      std::cout << fmt::format("            to change it: {}\n", unlock_text(e.unlocks[0]));
   }
-  if (all.empty())
-    std::cout
-        << "every edge between two layers is between layers that compute more than they move\n";
-  if (open) std::cout << "sizes that are not known count as nothing here: pass --shapes\n";
+  std::cout << fmt::format("{} of {} edges between layers", all.edges.size(), all.all);
+  if (all.edges.size() < all.all) std::cout << fmt::format(" (--top {} shows all)", all.all);
+  if (all.views || all.placed)
+    std::cout << fmt::format(
+        "; no edges: {} view{}, which copy nothing, and {} value{} that lie in another's memory",
+        all.views, all.views == 1 ? "" : "s", all.placed, all.placed == 1 ? "" : "s");
+  std::cout << "\n";
 }
 
 }  // namespace
@@ -64,11 +66,12 @@ void add_missed(CLI::App& app, Common& common, int& exit) {
       "  ferrule missed model.onnx --target sm_90 --json");
   set_body(*c, common, exit, [top](const Common& common) -> Result<Exit> {
     FERRULE_ASSIGN(why::Observed o, observe_model(common));
-    const std::vector<why::MissedEdge> all = why::Inquiry(o).missed(*top);
+    why::Inquiry inquiry(o);
+    const why::Missed all = inquiry.missed(*top, kTries);
     if (common.json)
-      print_json(to_json(o, all));
+      print_json(to_json(o, all, inquiry.assumed()));
     else
-      print(all);
+      print(all, inquiry.assumed());
     return Exit::ok;
   });
 }

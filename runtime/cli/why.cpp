@@ -15,6 +15,7 @@ struct Question {
   std::string node, rule;
   std::vector<std::string> pair;
   size_t top = 3;
+  bool verbose = false;
 };
 
 json header(const why::Observed& o) {
@@ -23,41 +24,37 @@ json header(const why::Observed& o) {
 
 json considered_json(const std::vector<why::Considered>& all) {
   json out = json::array();
-  for (const why::Considered& c : all) out.push_back(to_json(c));
+  for (const why::Considered& c : all) out.push_back(cli::to_json(c));
   return out;
 }
 
-json node_json(const why::Observed& o, const why::NodeAnswer& a) {
-  json j = to_json(o, a.outcome);
-  j["considered"] = considered_json(a.considered);
-  j["unlock"] = to_json(a.unlocks);
-  return j;
+json reason_json(const std::vector<why::Considered>& all, const std::string& otherwise) {
+  if (!all.empty()) return escape(why::reason(all[0]), 4096);
+  return otherwise.empty() ? json(nullptr) : json(escape(otherwise, 4096));
 }
 
-void print_unlocks_of_none(const std::vector<why::Unlock>& all, const char* what) {
-  if (all.empty()) return;
-  std::cout << "\n  " << what << "\n";
-  print_unlocks(all, "    ");
+json node_json(const why::Observed& o, const why::NodeAnswer& a) {
+  json j = cli::to_json(o, a.outcome);
+  j["considered"] = considered_json(a.considered);
+  j["unlock"] = cli::to_json(a.unlocks);
+  j["reason"] = reason_json(a.considered, a.otherwise);
+  return j;
 }
 
 void print_node(const why::Observed& o, const why::NodeAnswer& a, const Question& q) {
   std::cout << a.outcome.text << "\n";
+  print_lead(a.considered, a.otherwise, "why not more: ");
+  print_unlocks(a.unlocks, "rules that are off and would change this: ");
   print_steps(o, a.outcome);
-  print_unlocks_of_none(a.unlocks, "rules that are off and would change this:");
-  print_considered(a.considered, q.rule.empty() ? q.top : a.considered.size());
+  print_considered(a.considered, q.rule.empty() ? q.top : a.considered.size(), q.verbose);
   if (a.considered.empty() && !q.rule.empty())
-    std::cout << fmt::format("\n  {} fired here, and nothing of it was refused\n", q.rule);
+    std::cout << fmt::format("{} fired here, and nothing of it was refused\n", q.rule);
 }
 
-/// One line a node: what it became, and the nearest rule if it stayed alone.
+/// One line a node: what it became, and the reason that leads.
 void print_short(const why::NodeAnswer& a) {
   std::cout << a.outcome.text << "\n";
-  if (a.considered.empty()) return;
-  const why::Considered& c = a.considered[0];
-  const std::string why = c.state == why::Considered::State::lost  ? "lost to " + c.lost_to
-                          : c.state == why::Considered::State::off ? "is switched off"
-                                                                   : c.rejection.why;
-  std::cout << fmt::format("    nearest: {}: {}\n", c.rule->id, escape(why, 160));
+  print_lead(a.considered, a.otherwise, "    why not more: ");
 }
 
 Result<Exit> several(const Common& common, const why::Observed& o, why::Inquiry& inquiry,
@@ -109,16 +106,24 @@ Result<Exit> two(const Common& common, const why::Observed& o, why::Inquiry& inq
     json j = header(o);
     j["pair"] = {{"relation", name(a.kind)},
                  {"text", a.text},
-                 {"a", to_json(o, a.a)},
-                 {"b", to_json(o, a.b)},
+                 {"a", cli::to_json(o, a.a)},
+                 {"b", cli::to_json(o, a.b)},
                  {"path", names_json(a.path)},
                  {"blockers", names_json(a.blockers)},
+                 {"reason", reason_json(a.considered, a.otherwise)},
                  {"considered", considered_json(a.considered)},
-                 {"unlock", to_json(a.unlocks)}};
+                 {"unlock", cli::to_json(a.unlocks)}};
     print_json(j);
     return Exit::ok;
   }
   std::cout << a.text << "\n";
+  const bool one_layer =
+      a.kind == why::PairAnswer::Kind::same || a.kind == why::PairAnswer::Kind::apart;
+  const bool gone = a.kind == why::PairAnswer::Kind::gone;
+  print_unlocks(a.unlocks, "would make them one layer: ");
+  print_lead(a.considered, a.otherwise, "why: ");
+  if (a.considered.empty() && a.otherwise.empty() && !one_layer && !gone)
+    std::cout << "why: no rule is for both\n";
   if (a.path.size() > 2) {
     std::cout << "  path       ";
     for (size_t k = 0; k < a.path.size(); ++k)
@@ -128,14 +133,9 @@ Result<Exit> two(const Common& common, const why::Observed& o, why::Inquiry& inq
         std::cout << " -> …";
     std::cout << "\n";
   }
-  const bool one_layer =
-      a.kind == why::PairAnswer::Kind::same || a.kind == why::PairAnswer::Kind::apart;
-  if (!one_layer && a.kind != why::PairAnswer::Kind::gone)
+  if (!one_layer && !gone)
     for (const why::Outcome* f : {&a.a, &a.b}) std::cout << "  " << f->text << "\n";
-  print_unlocks_of_none(a.unlocks, "would make them one layer:");
-  print_considered(a.considered, q.rule.empty() ? q.top : a.considered.size());
-  if (a.considered.empty() && !one_layer && a.kind != why::PairAnswer::Kind::gone)
-    std::cout << "\n  no rule takes both\n";
+  print_considered(a.considered, q.rule.empty() ? q.top : a.considered.size(), q.verbose);
   return Exit::ok;
 }
 
@@ -164,6 +164,8 @@ void add_why(CLI::App& app, Common& common, int& exit) {
       ->type_name("A B");
   c->add_option("--rule", q->rule, "only this rule")->type_name("ID");
   c->add_option("--top", q->top, "how many rules to show in full")->type_name("K");
+  c->add_flag("--verbose", q->verbose,
+              "also each rule's pattern and conditions, as their files have them");
   c->footer(
       "Examples:\n  ferrule why model.onnx --node MaxPool_2\n  ferrule why model.onnx --node "
       "MaxPool_2 --rule conv_pool\n"

@@ -47,18 +47,6 @@ std::string list(const std::vector<std::string>& names, std::string_view between
                              : out;
 }
 
-std::string headline(const Considered& c) {
-  switch (c.state) {
-    case Considered::State::off:
-      return "would fire, but is switched off";
-    case Considered::State::lost:
-      return c.lost_rule == c.rule->id ? "matched, but fired elsewhere first"
-                                       : "matched, but another rule was first";
-    default:
-      return "did not fire";
-  }
-}
-
 void print_line(const SeenLine& l, const Considered& c) {
   std::string end = l.state == SeenLine::State::failed ? safe(c.rejection.why)
                     : l.state == SeenLine::State::ok
@@ -67,33 +55,27 @@ void print_line(const SeenLine& l, const Considered& c) {
   std::cout << fmt::format("    match      {:<46} {}\n", safe(l.text), end);
 }
 
-void print_one(const Considered& c) {
-  std::cout << fmt::format("\n  {} {}", c.rule->id, headline(c));
-  if (c.state == Considered::State::refused)
-    std::cout << fmt::format("      best partial match: {} of {} nodes, {} of {} conditions",
-                             c.matched_nodes, c.pattern_nodes, c.passed_conditions,
-                             c.total_conditions);
-  std::cout << "\n";
-  if (!c.lost_to.empty()) std::cout << "    lost to    " << safe(c.lost_to) << "\n";
-  bool said = !c.lost_to.empty() || c.state != Considered::State::refused;
-  for (const SeenLine& l : c.lines) {
-    print_line(l, c);
-    said |= l.state == SeenLine::State::failed;
+void print_one(const Considered& c, bool verbose) {
+  std::cout << fmt::format("\n  {}: {}\n", c.rule->id, escape(c.rule->doc, 400));
+  std::cout << "    " << safe(why::reason(c)) << "\n";
+  if (c.bytes > 0) std::cout << fmt::format("    could save {}\n", bytes_text(c.bytes));
+  if (c.state == Considered::State::refused && !c.taken_by.empty() && !c.history.empty())
+    std::cout << "    history    " << safe(c.history) << "\n";
+  if (verbose) {
+    for (const SeenLine& l : c.lines) print_line(l, c);
+    for (const why::SeenCondition& s : c.conditions)
+      std::cout << fmt::format("    {:<10} {:<28} {}{}\n", ferrule::name(s.cls), s.id,
+                               s.truth == Truth::yes ? "holds" : safe(s.text),
+                               s.detail.empty() ? "" : "   [" + safe(s.detail) + "]");
+  } else {
+    // The first is in the reason; a further one would be next in the way.
+    bool first = true;
+    for (const why::SeenCondition& s : c.conditions)
+      if (s.truth != Truth::yes && !std::exchange(first, false))
+        std::cout << fmt::format("    and then: {}\n", safe(s.text));
   }
-  for (const why::SeenCondition& s : c.conditions) {
-    if (s.truth == Truth::yes) {
-      std::cout << fmt::format("    {:<10} {:<46} ok\n", ferrule::name(s.cls), s.id);
-    } else {
-      std::cout << fmt::format("    {:<10} {}: {}\n", ferrule::name(s.cls), s.id, safe(s.text));
-      said = true;
-    }
-  }
-  if (!said) std::cout << fmt::format("    {:<10} {}\n", c.rejection.id, safe(c.rejection.why));
   if (!c.path.empty()) std::cout << "    path       " << list(c.path, " -> ") << "\n";
-  if (!c.history.empty()) std::cout << "    history    " << safe(c.history) << "\n";
-  if (c.unlocks.empty()) return;
-  std::cout << "    would unlock it:\n";
-  print_unlocks(c.unlocks, "      ");
+  print_unlocks(c.unlocks, "    to change it: ");
 }
 
 }  // namespace
@@ -109,6 +91,7 @@ json to_json(const Unlock& u) {
          {"text", escape(u.text, 4096)},
          {"because", escape(u.because, 4096)},
          {"tried", u.tried}};
+  j["saves_bytes"] = u.saves;
   j["gives"] = u.gives.empty() ? json(nullptr) : json(escape(u.gives, 4096));
   return j;
 }
@@ -128,8 +111,11 @@ json to_json(const Considered& c) {
     conditions.push_back({{"id", s.id},
                           {"class", ferrule::name(s.cls)},
                           {"truth", name(s.truth)},
-                          {"text", escape(s.text, 4096)}});
+                          {"text", escape(s.text, 4096)},
+                          {"detail", escape(s.detail, 4096)}});
   json j{{"rule", c.rule->id},
+         {"reason", escape(why::reason(c), 4096)},
+         {"bytes", c.bytes},
          {"kind", ferrule::name(c.rule->kind)},
          {"phase", c.rule->phase},
          {"enabled", c.rule->enabled},
@@ -152,6 +138,7 @@ json to_json(const Considered& c) {
                     {"hint", escape(c.rejection.hint, 4096)}};
   if (c.state == Considered::State::refused && c.rejection.stage == Rejection::Stage::condition)
     j["refused"]["class"] = ferrule::name(c.rejection.cls);
+  j["taken_by"] = c.taken_by.empty() ? json(nullptr) : json(escape(c.taken_by, 4096));
   j["lost_to"] = c.lost_to.empty() ? json(nullptr) : json(escape(c.lost_to, 4096));
   j["history"] = c.history.empty() ? json(nullptr) : json(escape(c.history, 4096));
   return j;
@@ -182,16 +169,37 @@ json to_json(const why::Observed& o, const why::Outcome& f) {
           {"steps", steps}};
 }
 
-void print_unlocks(const std::vector<Unlock>& all, const std::string& indent) {
-  for (size_t k = 0; k < all.size(); ++k) {
-    const Unlock& u = all[k];
-    std::cout << fmt::format("{}{}. {}", indent, k + 1, safe(u.text));
-    if (!u.because.empty()) std::cout << " (" << safe(u.because) << ")";
-    if (u.tried)
-      std::cout << (u.gives.empty() ? ". Tried: not enough by itself"
-                                    : fmt::format(". Tried: layer \"{}\"", safe(u.gives, 160)));
-    std::cout << fmt::format("   [{}]\n", name(u.kind));
+std::string bytes_text(int64_t bytes) {
+  if (bytes < 0) return "?";
+  if (bytes < 10 * 1024) return fmt::format("{} B", bytes);
+  if (bytes < 10 * 1024 * 1024) return fmt::format("{:.0f} KiB", static_cast<double>(bytes) / 1024);
+  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1024 * 1024));
+}
+
+std::string unlock_text(const Unlock& u) {
+  std::string out = safe(u.text);
+  if (!u.because.empty()) out += " (" + safe(u.because) + ")";
+  if (!u.tried) return out;
+  if (u.gives.empty()) return out + "; tried: it fires, and the layer stays as it is";
+  out += fmt::format("; tried: layer \"{}\"", safe(u.gives, 160));
+  return u.saves > 0 ? out + fmt::format(", {} less through memory", bytes_text(u.saves)) : out;
+}
+
+void print_unlocks(const std::vector<Unlock>& all, const std::string& before) {
+  const std::string indent(before.size(), ' ');
+  for (size_t k = 0; k < all.size(); ++k)
+    std::cout << (k ? indent + "or " : before) << unlock_text(all[k]) << "\n";
+}
+
+void print_lead(const std::vector<Considered>& all, const std::string& otherwise,
+                const char* label) {
+  if (all.empty()) {
+    if (!otherwise.empty()) std::cout << label << otherwise << "\n";
+    return;
   }
+  const Considered& c = all[0];
+  std::cout << label << safe(why::reason(c)) << "\n";
+  print_unlocks(c.unlocks, "to change it: ");
 }
 
 void print_steps(const why::Observed& o, const why::Outcome& f) {
@@ -201,8 +209,10 @@ void print_steps(const why::Observed& o, const why::Outcome& f) {
   }
 }
 
-void print_considered(const std::vector<Considered>& all, size_t most) {
-  for (size_t k = 0; k < all.size() && k < most; ++k) print_one(all[k]);
+void print_considered(const std::vector<Considered>& all, size_t most, bool verbose) {
+  // The first has been said.
+  const bool all_of_them = verbose || all.size() == 1;
+  for (size_t k = all_of_them ? 0 : 1; k < all.size() && k < most; ++k) print_one(all[k], verbose);
   if (all.size() <= most) return;
   std::string names;
   for (size_t k = most; k < all.size() && k < most + kNames; ++k)

@@ -16,8 +16,14 @@ nlohmann::json names_json(const std::vector<std::string>& names);
 /// The steps that touched the node.
 void print_steps(const why::Observed& o, const why::Outcome& f);
 /// The nearest `most` rules in full, the others by name.
-void print_considered(const std::vector<why::Considered>& all, size_t most);
-void print_unlocks(const std::vector<why::Unlock>& all, const std::string& indent);
+void print_considered(const std::vector<why::Considered>& all, size_t most, bool verbose);
+/// Behind `before`, the further ones below it.
+void print_unlocks(const std::vector<why::Unlock>& all, const std::string& before);
+std::string unlock_text(const why::Unlock& u);
+/// The reason that leads and what would change it, behind `label`.
+void print_lead(const std::vector<why::Considered>& all, const std::string& otherwise,
+                const char* label);
+std::string bytes_text(int64_t bytes);
 
 /// The model on its way through the pipeline, for the commands that ask about it.
 Result<why::Observed> observe_model(const Common& common);

@@ -1,0 +1,20 @@
+// Sizes of a model's inputs that are not fixed, in words and as the flag that fixes them: what an
+// answer says whenever it is undecided.
+#pragma once
+#include <string>
+#include <string_view>
+
+#include "engine/graph/graph.h"
+
+namespace ferrule {
+
+/// "height and width of x", "N of a and b"; empty: all sizes are known. `fact`: only those whose
+/// symbols it names, where it names any.
+std::string open_sizes(const Graph& g, std::string_view fact = {});
+/// "--shapes x:1x3xHxW" for the same inputs, a letter for each size that is open.
+std::string shapes_flag(const Graph& g, std::string_view fact = {});
+/// Why something is not decided: "undecided: height and width of x; pass --shapes x:1x3xHxW". Where
+/// all inputs have their sizes, the fact itself, which only a run tells.
+std::string undecided(const Graph& g, std::string_view fact);
+
+}  // namespace ferrule

@@ -1,0 +1,60 @@
+// Bytes of values and of a whole plan, also where sizes are open: those then get likely ones.
+#include <algorithm>
+#include <set>
+
+#include "engine/base/diagnostics.h"
+#include "engine/contract/contracts.h"
+#include "engine/why/internal.h"
+
+namespace ferrule::why {
+namespace {
+
+/// A batch of one, images of 224, sequences of 128.
+int64_t likely(int rank, int axis) { return axis == 0 ? 1 : rank == 4 && axis >= 2 ? 224 : 128; }
+
+}  // namespace
+
+Sizes::Sizes(const Graph& g) {
+  for (ValueId v : g.inputs()) {
+    const Value& value = g.value(v);
+    if (!value.type.shape || value.constant || constant_shape(*value.type.shape)) continue;
+    std::string dims;
+    for (int k = 0; k < value.type.rank(); ++k) {
+      const Dim& d = (*value.type.shape)[static_cast<size_t>(k)];
+      int64_t size = d.value_or(likely(value.type.rank(), k));
+      if (!d.is_constant()) size = symbols_.try_emplace(d.str(), size).first->second;
+      dims += fmt::format("{}{}", k ? "x" : "", size);
+    }
+    assumed_ += fmt::format("{}{}:{}", assumed_.empty() ? "" : " ", escape(value.name), dims);
+  }
+}
+
+int64_t Sizes::bytes(const Type& t) const {
+  if (!t.shape || t.dtype == DType::undefined || t.dtype == DType::string) return -1;
+  int64_t numel = 1;
+  for (int k = 0; k < t.rank(); ++k) {
+    const Dim& d = (*t.shape)[static_cast<size_t>(k)];
+    const int64_t size = d.constant().value_or(d.evaluate(symbols_).value_or(likely(t.rank(), k)));
+    if (__builtin_mul_overflow(numel, std::max<int64_t>(size, 0), &numel)) return -1;
+  }
+  return size_bytes(t.dtype, numel);
+}
+
+int64_t Sizes::traffic(const Graph& fused, const Semantics& ops) const {
+  int64_t total = 0;
+  auto view = [&](NodeId n) { return contract_of(fused, fused.node(n), ops) == "view"; };
+  for (NodeId n : fused.order()) {
+    const bool written = !view(n);
+    for (ValueId v : fused.node(n).outputs) {
+      if (!v) continue;
+      std::set<NodeId> readers;
+      for (const Use& u : fused.value(v).uses)
+        if (!view(u.node)) readers.insert(u.node);
+      const int64_t size = std::max<int64_t>(bytes(fused.value(v).type), 0);
+      total += size * (static_cast<int64_t>(readers.size()) + (written ? 1 : 0));
+    }
+  }
+  return total;
+}
+
+}  // namespace ferrule::why
