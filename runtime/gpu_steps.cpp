@@ -70,6 +70,9 @@ bool gpu_library(Work work) {
     case Work::softmax_topk:
     case Work::conv_pool:
     case Work::depthwise_pointwise:
+    case Work::lstm:
+    case Work::gru:
+    case Work::rnn:
     case Work::transpose:
     case Work::gather:
     case Work::reorder:

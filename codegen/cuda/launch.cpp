@@ -83,6 +83,9 @@ class Planner {
       case Work::channel_gate:
       case Work::conv_pool:
       case Work::depthwise_pointwise:
+      case Work::lstm:
+      case Work::gru:
+      case Work::rnn:
       case Work::other:
         break;
     }
