@@ -69,6 +69,9 @@ bool gpu_library(Work work) {
     case Work::channel_gate:
     case Work::softmax_topk:
     case Work::window_chain:
+    case Work::lstm:
+    case Work::gru:
+    case Work::rnn:
     case Work::transpose:
     case Work::gather:
     case Work::reorder:

@@ -82,6 +82,9 @@ class Planner {
       case Work::global_average_pool:
       case Work::channel_gate:
       case Work::window_chain:
+      case Work::lstm:
+      case Work::gru:
+      case Work::rnn:
       case Work::other:
         break;
     }

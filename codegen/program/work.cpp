@@ -20,9 +20,12 @@ constexpr ContractWork kWorks[] = {
     {"deconv", Work::deconvolution},
     {"depthwise_pointwise", Work::window_chain},
     {"gemm", Work::product},
+    {"gru", Work::gru},
+    {"lstm", Work::lstm},
     {"norm", Work::norm},
     {"pool", Work::average_pool},
     {"resize", Work::resize},
+    {"rnn", Work::rnn},
     {"softmax_topk", Work::softmax_topk},
 };
 

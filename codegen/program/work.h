@@ -23,6 +23,9 @@ enum class Work : uint8_t {
   attention,
   channel_gate,
   softmax_topk,
+  lstm,
+  gru,
+  rnn,
   window_chain,  ///< windows that slide over each other's results
   transpose,
   gather,   ///< one axis' places are read from a tensor

@@ -8,10 +8,10 @@ namespace ferrule {
 namespace {
 
 constexpr std::string_view kContracts[] = {
-    "attention", "channel_gate",        "conv",   "conv_pool",  "copy",
-    "deconv",    "depthwise_pointwise", "gemm",   "norm",       "pointwise",
-    "pool",      "quantized",           "resize", "row_reduce", "softmax_topk",
-    "view"};
+    "attention", "channel_gate",        "conv",         "conv_pool", "copy",
+    "deconv",    "depthwise_pointwise", "gemm",         "gru",       "lstm",
+    "norm",      "pointwise",           "pool",         "quantized", "resize",
+    "rnn",       "row_reduce",          "softmax_topk", "view"};
 
 }  // namespace
 

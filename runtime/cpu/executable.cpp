@@ -249,10 +249,14 @@ Status CpuExecutable::compile_generated(Context& context, DiskCache* cache) {
         for (const auto& [_, formula] : l.roles->formulas)
           if (auto r = formula_request(context, *formula, plan_.layers[layer].name))
             requests.push_back(std::move(*r));
-      if (l.kind != Launch::Kind::generated && !(l.kind == Launch::Kind::copy && l.region))
+      const bool library = l.kind == Launch::Kind::library;
+      if (!library && l.kind != Launch::Kind::generated &&
+          !(l.kind == Launch::Kind::copy && l.region))
         continue;
       FERRULE_ASSIGN(KernelCall call, call_of(plan_, lowered_, storage_, layer, l));
-      if (auto r = call.rows ? row_requests(context, call) : pointwise_requests(context, call))
+      if (auto r = library     ? recurrent_requests(context, call)
+                   : call.rows ? row_requests(context, call)
+                               : pointwise_requests(context, call))
         for (CpuJit::Request& request : *r) requests.push_back(std::move(request));
     }
   CpuJit::instance().compile_many(requests, threads(), cache);

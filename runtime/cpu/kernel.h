@@ -108,6 +108,10 @@ Applicable<KernelPtr> make_channel_gate(Context&, const KernelCall&);
 /// Two windows, one over the other's result, strip by strip.
 Applicable<KernelPtr> make_window_chain(Context&, const KernelCall&);
 Applicable<KernelPtr> make_softmax_topk(Context&, const KernelCall&);
+/// LSTM, GRU and RNN, with all their attributes.
+Applicable<KernelPtr> make_recurrent(Context&, const KernelCall&);
+/// The machine code that make_recurrent will ask for; none for other works.
+Applicable<std::vector<CpuJit::Request>> recurrent_requests(Context&, const KernelCall&);
 Applicable<KernelPtr> make_resize(Context&, const KernelCall&);
 Applicable<KernelPtr> make_norm(Context&, const KernelCall&);
 Applicable<KernelPtr> make_copy(Context&, const KernelCall&);

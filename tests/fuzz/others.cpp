@@ -211,25 +211,66 @@ Made einsum(Builder& b, const Value& v) {
       fmt::format("equation = \"{},{}->{}k\"", left, right, left.substr(0, left.size() - 1)));
 }
 
+/// "[\"Tanh\", \"Relu\"]", so many of them. Unbounded ones follow a clip.
+std::string activations(Draw& d, int64_t count, bool clipped) {
+  static const Strings bounded{"Sigmoid", "Tanh", "HardSigmoid", "Softsign", "ScaledTanh"},
+      any{"Relu", "Affine", "LeakyRelu", "ThresholdedRelu", "Elu", "Softplus", "Tanh"};
+  std::string out;
+  for (int64_t k = 0; k < count; ++k)
+    out += (k ? ", \"" : "[\"") + d.of(clipped && d.chance(50) ? any : bounded) + "\"";
+  return out + "]";
+}
+
 Made recurrent(Builder& b, const Value& v) {
   Draw& d = b.draw;
-  if (v.rank() != 3 || v.numel() == 0 || v.dtype != DType::f32 || v.dims[0] > 8)
-    return std::nullopt;
+  if (v.rank() != 3 || v.numel() == 0 || v.dtype != DType::f32) return std::nullopt;
+  const bool batch_first = d.chance(30);
+  const int64_t steps = v.dims[batch_first ? 1 : 0], batch = v.dims[batch_first ? 0 : 1];
+  if (steps > 8) return std::nullopt;
   const std::string op = d.of(Strings{"LSTM", "GRU", "RNN"});
-  const bool both = d.chance(40);
+  const bool both = d.chance(40), clipped = d.chance(30);
   const int64_t gates = op == "LSTM"  ? 4
                         : op == "GRU" ? 3
                                       : 1,
-                size = d.of({1, 2, 4}), ways = both ? 2 : 1;
+                size = d.of({1, 2, 4, 17}), ways = both ? 2 : 1;
+  const Dims state = batch_first ? Dims{batch, ways, size} : Dims{ways, batch, size};
+  auto maybe = [&](int64_t percent, const Dims& dims) {
+    return d.chance(percent) ? b.constant(v.dtype, dims, Mood::plain) : Value{};
+  };
   std::vector<Value> operands{v, b.constant(v.dtype, {ways, gates * size, v.dims[2]}, Mood::plain),
-                              b.constant(v.dtype, {ways, gates * size, size}, Mood::plain)};
-  if (d.chance(60)) operands.push_back(b.constant(v.dtype, {ways, 2 * gates * size}, Mood::plain));
-  std::string attributes =
-      fmt::format("hidden_size = {}", size) + (both           ? ", direction = \"bidirectional\""
-                                               : d.chance(30) ? ", direction = \"reverse\""
-                                                              : "");
+                              b.constant(v.dtype, {ways, gates * size, size}, Mood::plain),
+                              maybe(60, {ways, 2 * gates * size})};
+  operands.push_back({});
+  if (d.chance(40)) {
+    std::vector<int64_t> lengths;
+    for (int64_t k = 0; k < batch; ++k) lengths.push_back(d.between(0, steps));
+    const Made given = to_type(b, b.literal_as({batch}, lengths), DType::i32);
+    if (given) operands.back() = *given;
+  }
+  operands.push_back(maybe(40, state));
+  if (op == "LSTM") {
+    operands.push_back(maybe(40, state));
+    operands.push_back(maybe(30, {ways, 3 * size}));
+  }
+  while (operands.back().name.empty()) operands.pop_back();
+  std::string attributes = fmt::format("hidden_size = {}, layout = {}", size, batch_first ? 1 : 0) +
+                           (both           ? ", direction = \"bidirectional\""
+                            : d.chance(30) ? ", direction = \"reverse\""
+                                           : "");
+  if (clipped) attributes += ", clip = 1.5";
   if (op == "GRU" && d.chance(50)) attributes += ", linear_before_reset = 1";
-  return b.node(op, operands, attributes);
+  if (op == "LSTM" && d.chance(30)) attributes += ", input_forget = 1";
+  if (d.chance(40))
+    attributes += ", activations = " + activations(d,
+                                                   ways * (op == "LSTM"  ? 3
+                                                           : op == "GRU" ? 2
+                                                                         : 1),
+                                                   clipped);
+  auto all = b.nodes(op, operands, attributes, std::vector(op == "LSTM" ? 3 : 2, v.dtype));
+  if (!all) return std::nullopt;
+  for (size_t k = 1; k < all->size(); ++k)
+    if (d.chance(30) && !b.says_nothing((*all)[k])) b.output((*all)[k]);
+  return (*all)[0];
 }
 
 /// com.microsoft's and ONNX's operators that stand for graphs, and quantized products.

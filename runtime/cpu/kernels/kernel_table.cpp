@@ -27,6 +27,10 @@ Factory library_factory(Work work) {
       return make_channel_gate;
     case Work::softmax_topk:
       return make_softmax_topk;
+    case Work::lstm:
+    case Work::gru:
+    case Work::rnn:
+      return make_recurrent;
     case Work::window_chain:
       return make_window_chain;
     case Work::attention:

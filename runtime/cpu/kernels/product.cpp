@@ -40,12 +40,6 @@ Applicable<Shape> shape_of(const KernelCall& call) {
   return s;
 }
 
-const Functions* functions(const Context& context) {
-  static const Functions kSets[] = {avx2_functions(), avx512_functions()};
-  const VectorIsa isa = vector_isa(context);
-  return isa == VectorIsa::none ? nullptr : &kSets[isa == VectorIsa::avx512];
-}
-
 /// One call of `visit`(weight of the model, of U) for each weight, on all threads.
 template <class Visit>
 void each_weight(const Shape& s, int lanes, Visit&& visit) {
@@ -164,9 +158,15 @@ class Product final : public Kernel {
 
 }  // namespace
 
+const product::Functions* product_functions(const Context& context) {
+  static const Functions kSets[] = {avx2_functions(), avx512_functions()};
+  const VectorIsa isa = vector_isa(context);
+  return isa == VectorIsa::none ? nullptr : &kSets[isa == VectorIsa::avx512];
+}
+
 Applicable<KernelPtr> make_product(Context& context, const KernelCall& call) {
   FERRULE_ASSIGN(Shape s, shape_of(call));
-  const Functions* f = functions(context);
+  const Functions* f = product_functions(context);
   if (!f) return refuse(call, "neither AVX-512 nor AVX2 here");
   auto kernel = std::make_unique<Product>(s, *f);
   FERRULE_TRY(kernel->build(call));

@@ -64,6 +64,39 @@ void cell(const Shape& s, const Tensors& t, const float* const* pixels, int64_t 
   }
 }
 
+/// Two neighbouring whole blocks at once: a few rows alone would wait for each sum.
+template <class S, int Rows>
+void two_cells(const Shape& s, const Tensors& t, const float* const* pixels, int64_t first,
+               const float* u, int64_t channel) {
+  using V = typename S::V;
+  constexpr int kN = kBlockVectors;
+  V sum[2 * kN][Rows];
+#pragma GCC unroll 16
+  for (int n = 0; n < 2 * kN; ++n)
+#pragma GCC unroll 2
+    for (int r = 0; r < Rows; ++r) sum[n][r] = S::zero();
+  const float* other = u + s.c * kN * S::kLanes;
+  for (int64_t c = 0; c < s.c; ++c, u += kN * S::kLanes, other += kN * S::kLanes) {
+#pragma GCC unroll 2
+    for (int r = 0; r < Rows; ++r) {
+      const V value = S::set(pixels[r][c]);
+#pragma GCC unroll 4
+      for (int n = 0; n < kN; ++n) {
+        sum[n][r] = S::fma(value, S::load(u + n * S::kLanes), sum[n][r]);
+        sum[kN + n][r] = S::fma(value, S::load(other + n * S::kLanes), sum[kN + n][r]);
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int n = 0; n < 2 * kN; ++n) {
+    const int64_t k = channel + n * S::kLanes;
+    if (k + S::kLanes <= s.k)
+      write<S, Rows, true>(s, t, first, k, sum[n]);
+    else
+      write<S, Rows, false>(s, t, first, k, sum[n]);
+  }
+}
+
 using Cell = void (*)(const Shape&, const Tensors&, const float* const*, int64_t, const float*,
                       int64_t);
 
@@ -86,6 +119,15 @@ void rows_of(const Shape& s, const Tensors& t, int64_t first, int64_t last, int6
   const int64_t vectors = up(s.k, S::kLanes) / S::kLanes;
   for (int64_t v = begin, width = 0; v < end; v += width) {
     width = block_width(vectors - v);
+    if (last - first <= 2 && last > first && v + 2 * kBlockVectors <= end &&
+        width == kBlockVectors && block_width(vectors - v - width) == kBlockVectors) {
+      const float* at[2] = {pixel(s, t.x, first), pixel(s, t.x, last - 1)};
+      (last - first == 1 ? two_cells<S, 1> : two_cells<S, 2>)(s, t, at, first,
+                                                              t.u + v * S::kLanes * s.c,
+                                                              v * S::kLanes);
+      width *= 2;
+      continue;
+    }
     const Cell whole = cell_for<S>(S::kRows, width);
     for (int64_t row = first; row < last; row += S::kRows) {
       const int64_t rows = last - row < S::kRows ? last - row : S::kRows;

@@ -35,4 +35,10 @@ inline VectorIsa vector_isa(const Context& context) {
                                                                          : VectorIsa::none;
 }
 
+namespace product {
+struct Functions;
+}
+/// product.h's for these instructions; null: there are none.
+const product::Functions* product_functions(const Context& context);
+
 }  // namespace ferrule::cpu
