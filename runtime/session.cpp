@@ -191,6 +191,7 @@ struct Session::State {
     for (const std::string& w : c->fused_.warnings) log(LogLevel::warning, w);
     FERRULE_ASSIGN(c->plan_,
                    make_plan(std::move(c->fused_.graph), knowledge->target, knowledge->ops));
+    if (options.backend != "null") FERRULE_TRY(runnable(c->plan_, knowledge->ops));
     // From here on addresses inside the plan are kept: it stays where it is.
     FERRULE_ASSIGN(c->lowered_, lower(c->plan_, knowledge->ops, knowledge->target,
                                       {.strict = options.strict, .fast_math = options.fast_math}));

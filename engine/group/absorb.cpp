@@ -143,10 +143,7 @@ class Tail {
             ctx_.trace->refused_at(u.node))
           continue;
         if (blocked_)
-          text(u.node, "D2",
-               fmt::format("{} is needed outside: by a nested graph, by too many readers or as a "
-                           "graph output",
-                           value_text(g_, v)));
+          text(u.node, "D2", needed(g_.value(v), v));
         else if (nodes_.size() >= static_cast<size_t>(spec_.max_ops))
           text(u.node, "structure",
                fmt::format("the layer has its {} node{} behind the first already", spec_.max_ops,
@@ -156,6 +153,19 @@ class Tail {
                fmt::format("{} is also read by {}, which cannot join", value_text(g_, v),
                            node_text(g_, ended)));
       }
+  }
+
+  /// Why a value cannot stay inside.
+  std::string needed(const Value& value, ValueId v) const {
+    const std::string name = value_text(g_, v);
+    if (value.is_output)
+      return name + " is an output of the model, so it has to be written to memory";
+    if (NodeId n = captured_by(value))
+      return name + " is read by a nested graph of " + node_text(g_, n) +
+             ", so it has to be written to memory";
+    return fmt::format(
+        "{} has {} readers, too many for one layer, so it has to be written to memory", name,
+        value.uses.size());
   }
 
   /// "c" (read by "pool" (MaxPool)), "y"

@@ -74,7 +74,10 @@ class Binder {
     if (auto* i = std::get_if<int64_t>(&v.v))
       return give_number(spec.role, static_cast<double>(*i)), true;
     if (auto* d = std::get_if<double>(&v.v)) return give_number(spec.role, *d), true;
-    return refuse(spec.role, "{} of {} is not known before a run", spec.role, rule_.contract);
+    const auto* unknown = std::get_if<Val::Unknown>(&v.v);
+    return refuse(spec.role, "the {} of {} must be one number that is known before a run{}{}",
+                  spec.role, rule_.contract, unknown ? ": it would need " : "",
+                  unknown ? unknown->fact : "");
   }
 
   ValueId bound(const std::string& name) const {

@@ -50,6 +50,12 @@ class GroupPhase {
   }
 
  private:
+  /// What a rule said when it came furthest: that its nodes are gone later is not why.
+  void missed(Rejection r) {
+    Rejection& kept = misses_[{r.rule->id, r.root}];
+    if (!kept.rule || nearness(r) >= nearness(kept)) kept = std::move(r);
+  }
+
   void add_roots(NodeId n) {
     for (uint32_t rank : index_->ranks_at(g_.node(n))) roots_[rank].push_back(n);
   }
@@ -71,7 +77,7 @@ class GroupPhase {
       Attempt a =
           window ? match_window(*rules_[rank], root, mc) : match_absorb(*rules_[rank], root, mc);
       if (auto* r = std::get_if<Rejection>(&a)) {
-        if (ctx_.near_misses) misses_[{r->rule->id, r->root}] = std::move(*r);
+        if (ctx_.near_misses) missed(std::move(*r));
         continue;
       }
       FERRULE_TRY(fire(*rules_[rank], std::get<Match>(a), window ? "window" : "absorb"));
@@ -86,7 +92,7 @@ class GroupPhase {
     const MatchContext mc = ctx_.match_context(g_, budget_.steps);
     std::vector<Rejection> misses;
     std::vector<Match> found = match_regions(rule, mc, ctx_.near_misses ? &misses : nullptr);
-    for (Rejection& r : misses) misses_[{r.rule->id, r.root}] = std::move(r);
+    for (Rejection& r : misses) missed(std::move(r));
     for (Match& m : found) {
       FERRULE_TRY(budget_.more());
       FERRULE_TRY(fire(rule, m, "region"));

@@ -149,7 +149,12 @@ class RowRegions {
     if (feeds && !keeps(c) && !all_inside(c)) return false;
     for (ValueId v : n.inputs)
       if (v && g_.value(v).producer && member(g_.value(v).producer) && squeezed(v) != squeezed(y))
-        return false;
+        return refuse(c, "structure", [&] {
+          return fmt::format(
+              "{} is {}: without the axis that was reduced (keepdims = 0) it would be spread along "
+              "another axis of {} {}",
+              value_text(g_, v), str(g_.value(v).type), value_text(g_, y), str(g_.value(y).type));
+        });
     if (feeds && squeezed(y) && !(row_ == squeezed_)) return false;
     if (reads(c) > static_cast<size_t>(spec_.max_inputs))
       return refuse(c, "structure", [&] {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <queue>
 #include <unordered_map>
 #include <unordered_set>
@@ -119,6 +120,17 @@ class Walker {
  public:
   Walker(const Functions& functions, const Semantics& ops, std::vector<std::string>& notes)
       : functions_(functions), ops_(ops), notes_(notes) {}
+
+  /// errors: unknown_operator, each operator once, with its first node, in `more`.
+  Status all_known() {
+    std::vector<Error> errors;
+    for (auto& [_, unknown] : unknown_) {
+      auto& [e, count] = unknown;
+      if (count > 1) e.message += fmt::format("; {} nodes, this is the first", count);
+      append(errors, std::move(e));
+    }
+    return as_status(std::move(errors));
+  }
 
   /// `free`: receives the names that are read and not defined inside.
   Status graph(onnx::GraphProto& g, const Opsets& opsets, const Names* outer,
@@ -241,7 +253,7 @@ class Walker {
       if (!o.empty()) names.defined[o] = to;
   }
 
-  Status known(const onnx::NodeProto& n, const Opsets& opsets, const std::string& where) const {
+  Status known(const onnx::NodeProto& n, const Opsets& opsets, const std::string& where) {
     if (n.op_type().empty())
       return error(Code::model_invalid, where, "node " + quote(n.name()) + " has no operator");
     if (!functions_.empty() && functions_.count(key_of(n))) return {};
@@ -252,7 +264,11 @@ class Walker {
     int64_t version = opset == opsets.end() ? 1 : opset->second;
     if (schema_of(n.op_type(), version, domain)) return {};
     if (ops_.find(domain, operator_named(n.op_type()).text())) return {};
-    return error(Code::unknown_operator, place(n), full_name(domain, n.op_type()), version);
+    // All of them are named at once: who adds one wants to know how many there are.
+    const std::string name = full_name(domain, n.op_type());
+    auto first = error(Code::unknown_operator, place(n), name, version);
+    ++unknown_.try_emplace({name, version}, std::move(first).value(), 0).first->second.second;
+    return {};
   }
 
   Status sort(Nodes& list, const std::vector<std::vector<int>>& after, std::vector<int>& waiting,
@@ -300,6 +316,7 @@ class Walker {
     return error(Code::graph_cycle, where, text);
   }
 
+  std::map<std::pair<std::string, int64_t>, std::pair<Error, int>> unknown_;
   const Functions& functions_;
   const Semantics& ops_;
   std::vector<std::string>& notes_;
@@ -412,7 +429,7 @@ Status check_structure(Model& m, const Functions& functions, const Semantics& op
     FERRULE_ASSIGN(Opsets own, read_opsets(f.opset_import(), where));
     FERRULE_TRY(walker.function(f, own));
   }
-  return {};
+  return walker.all_known();
 }
 
 }  // namespace ferrule::onnx_io

@@ -178,8 +178,18 @@ class Places {
     m.let = std::move(j.let);
     auto& r = j.refused;
     if (!r) return true;
-    if (r->id == "slices")
-      r->why = fmt::format("{} would be a slice of a larger tensor: {}", value_text(g_, v), r->why);
+    if (r->id == "slices") {
+      const int64_t begins = at->offset * size_bits(g_.value(v).type.dtype) / 8;
+      const ValueId whole = value(m, rule_.place.whole);
+      r->why =
+          at->dense
+              ? fmt::format(
+                    "{} would begin {} bytes behind the start of {}, which is no multiple "
+                    "of the {} bytes that the kernels of {} want ({})",
+                    value_text(g_, v), begins, value_text(g_, whole), ctx_.target->alignment,
+                    ctx_.target->name, r->why)
+              : fmt::format("{} would be a part of a larger tensor: {}", value_text(g_, v), r->why);
+    }
     r->rule = &rule_;
     r->root = root;
     r->matched_nodes = 1;

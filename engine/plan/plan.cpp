@@ -1,5 +1,7 @@
 #include "engine/plan/plan.h"
 
+#include "engine/base/diagnostics.h"
+#include "engine/interpreter/interpreter.h"
 #include "engine/plan/layouts.h"
 
 namespace ferrule {
@@ -80,6 +82,39 @@ Result<Plan> make_plan(Graph fused, const Target& target, const Semantics& ops) 
   plan.slices = read_slices(plan.graph, layouts, ops);
   plan.layouts = std::move(layouts.of);
   return plan;
+}
+
+namespace {
+
+using Lacking =
+    std::map<std::string, std::pair<Error, int>>;  // operator -> at its first node, how many
+
+void lacking(const Graph& g, NodeId id, const Semantics& ops, Lacking& all) {
+  const Node& n = g.node(id);
+  if (!interpretable(n, ops)) {
+    const std::string op = n.domain.empty() ? n.op.text() : n.domain + "::" + n.op.text();
+    auto first = error(Code::unsupported_operator, fmt::format("node \"{}\"", escape(n.name)),
+                       fmt::format("{} (opset {})", escape(op), n.since_opset),
+                       "neither a kernel nor the interpreter knows it");
+    ++all.try_emplace(op, std::move(first).value(), 0).first->second.second;
+  }
+  for (const auto& [_, sub] : n.subgraphs)
+    for (NodeId inner : sub->order()) lacking(*sub, inner, ops, all);
+}
+
+}  // namespace
+
+Status runnable(const Plan& plan, const Semantics& ops) {
+  Lacking all;
+  for (const Layer& l : plan.layers)
+    if (l.node && !l.reorder_from) lacking(plan.graph, l.node, ops, all);
+  std::vector<Error> errors;
+  for (auto& [_, lack] : all) {
+    auto& [e, count] = lack;
+    if (count > 1) e.message += fmt::format("; {} nodes, this is the first", count);
+    append(errors, std::move(e));
+  }
+  return as_status(std::move(errors));
 }
 
 }  // namespace ferrule

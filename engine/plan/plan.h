@@ -39,6 +39,9 @@ struct Plan {
 /// errors: unsupported_operator (nothing can run a node), bad_shape when a shape is needed and
 /// unknown.
 Result<Plan> make_plan(Graph fused, const Target& target, const Semantics& ops);
+/// Whether every layer has a kernel or is known to the interpreter, nested graphs included.
+/// errors: unsupported_operator, each operator once, with its first node, in `more`.
+Status runnable(const Plan& plan, const Semantics& ops);
 /// nullopt: a size on the way is not known.
 std::optional<StridedView> strided_view(const Plan& plan, ValueId v);
 

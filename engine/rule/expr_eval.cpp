@@ -563,7 +563,8 @@ Val element_of(const EvalContext& ctx, const Val& v) {
   if (t->dtype() == DType::string)
     return t->numel() == 1 ? Val{t->strings()[0]} : unknown("one string");
   if (t->numel() != 1)
-    return unknown(fmt::format("one value of {}, which has {}", quoted(ctx, *id), t->numel()));
+    return unknown(
+        fmt::format("one number in place of {}, which has {}", quoted(ctx, *id), t->numel()));
   if (t->dtype() == DType::boolean) return Val{t->at_i64(0) != 0};
   return is_float(t->dtype()) ? Val{t->at_f64(0)} : Val{t->at_i64(0)};
 }

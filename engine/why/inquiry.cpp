@@ -3,6 +3,7 @@
 #include "engine/why/inquiry.h"
 
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include "engine/base/diagnostics.h"
@@ -55,6 +56,25 @@ bool Inquiry::State::declined(const Rule& rule, const Found& f, Rejection& why) 
   return false;
 }
 
+/// Of a node where a structure failed and that the model does not have: what it is a part of.
+std::string Inquiry::State::meaning(const Found& f) {
+  const MatchTrace& t = f.trace;
+  if (f.rejection.stage != Rejection::Stage::structure) return "";
+  const NodeId at = t.value ? f.graph->value(t.value).producer : t.node;
+  if (!at || f.graph->node(at).origins.empty()) return "";
+  const std::string& name = f.graph->node(at).origins.front();
+  const std::vector<NodeId>& parts = attempts.origin_index(*o.model).of(name);
+  if (parts.size() < 2) return "";
+  std::string text;
+  for (NodeId n : parts) {
+    const Node& node = o.model->node(n);
+    const Attr* axis = node.attrs.find("axis");
+    text += (text.empty() ? "" : ", ") + node.op.text() +
+            (axis ? fmt::format(" (axis {})", str(*axis)) : "");
+  }
+  return fmt::format("; the model's opset defines {} as {}", escape(name), text);
+}
+
 std::optional<Draft> Inquiry::State::consider(const Rule& rule,
                                               const std::vector<std::string>& asked, bool fired) {
   const auto& snaps = o.fused.snapshots;
@@ -95,6 +115,7 @@ std::optional<Draft> Inquiry::State::consider(const Rule& rule,
   if (first && (!last || first->failures < last->failures)) last = std::move(first), at = &start;
   if (!last || last->match) return std::nullopt;
   c.found = std::move(*last);
+  c.found.rejection.why += meaning(c.found);
   if (at == &start && &start != &end) {
     std::set<std::string> nodes;
     for (const auto& [_, n] : c.found.trace.nodes) nodes.insert(start.node(n).name);
@@ -158,11 +179,33 @@ int64_t Inquiry::State::bytes_between(const Draft& c, const std::vector<std::str
   return total;
 }
 
-std::string Inquiry::State::otherwise(const std::vector<std::string>& names) const {
+int64_t Inquiry::State::bytes_of(const std::vector<std::string>& path) const {
+  int64_t most = 0;
+  for (size_t k = 0; k + 1 < path.size(); ++k)
+    if (const NodeId n = o.model->find_node(path[k]))
+      for (ValueId v : o.model->node(n).outputs)
+        if (v) most = std::max(most, sizes.bytes(o.model->value(v).type));
+  return most;
+}
+
+std::string Inquiry::State::otherwise(const std::vector<std::string>& names,
+                                      const std::vector<std::string>& between) const {
   auto contract = [&](const std::string& n) -> std::string {
     auto it = layers.find(n);
     return it == layers.end() ? "" : o.plan.layers[it->second[0]].contract;
   };
+  std::vector<std::string> apart;  // what stands between, and what runs it
+  for (const std::string& n : between) {
+    const std::string by = contract(n);
+    auto op = ops.find(n);
+    apart.push_back(fmt::format(
+        "{} ({}) {}", escape(n), op == ops.end() ? "" : escape(op->second),
+        by == "interpret"
+            ? "has no kernel and no formula of which one could be generated: it is "
+              "interpreted, as a layer of its own"
+            : fmt::format("is a layer of its own ({}), which no rule fuses with them", by)));
+  }
+  if (!apart.empty()) return joined(apart, 2);
   if (names.size() == 2)
     return fmt::format("no rule fuses {} into the layer of {} ({} and {})", escape(names[1]),
                        escape(names[0]), contract(names[0]), contract(names[1]));
@@ -214,7 +257,8 @@ std::string reason(const Considered& c) {
 }
 
 std::vector<Draft> Inquiry::State::candidates(const std::vector<std::string>& asked,
-                                              const Rule* only) {
+                                              const Rule* only,
+                                              const std::vector<std::string>& path) {
   std::vector<Draft> out;
   std::set<std::string>
       fired;  // on the node; a pair that a rule took together is no pair to ask about
@@ -227,7 +271,7 @@ std::vector<Draft> Inquiry::State::candidates(const std::vector<std::string>& as
     auto c = consider(*rule, asked, fired.contains(rule->id));
     if (!c) continue;
     describe(*c);
-    if (!only && !concerns(*c, o, attempts.subjects(*c->found.graph, asked))) continue;
+    if (!only && !concerns(*c, o, attempts.subjects(*c->found.graph, asked), path)) continue;
     c->c.bytes = bytes_between(*c, asked);
     propose(*c, o, attempts);
     c->worth = worth(*c);
@@ -235,11 +279,45 @@ std::vector<Draft> Inquiry::State::candidates(const std::vector<std::string>& as
   }
   std::ranges::stable_sort(out, leads);
   // Of structures that do not fit, those that would win nothing are noise.
-  if (!only)
+  if (!only && path.empty())
     std::erase_if(out, [](const Draft& c) {
       return c.worth == 0 && c.c.state == Considered::State::refused &&
              c.found.rejection.stage == Rejection::Stage::structure && c.found.failures > 101;
     });
+  return out;
+}
+
+std::vector<Draft> Inquiry::State::at_one_end(const std::vector<std::string>& names,
+                                              const Rule* only,
+                                              const std::vector<std::string>& path, int64_t bytes) {
+  std::vector<Draft> out;
+  for (const std::string& n : names)
+    for (Draft& c : candidates({n}, only, path)) {
+      const Graph& g = *c.found.graph;
+      if (c.c.state != Considered::State::refused) continue;
+      if (std::ranges::any_of(out, [&](const Draft& x) { return x.c.rule == c.c.rule; })) continue;
+      auto on_path = [&](NodeId id) {
+        return id && std::ranges::any_of(origins(g, std::array{id}), [&](const std::string& name) {
+                 return contains(path, name);
+               });
+      };
+      const MatchTrace& t = c.found.trace;
+      const NodeId at = t.value ? g.value(t.value).producer : t.node;
+      const bool fuses = c.c.rule->kind == RuleKind::absorb || c.c.rule->kind == RuleKind::window;
+      const bool end = at && std::ranges::any_of(names, [&](const std::string& name) {
+                         return contains(g.node(at).origins, name);
+                       });
+      const bool between = fuses && t.failed && on_path(at) && !end && c.c.matched_nodes > 0;
+      const bool structural = c.found.rejection.stage == Rejection::Stage::structure;
+      const bool recognised = recognises(*c.c.rule) && value_missed(c, o.knowledge->ops) &&
+                              on_path(c.found.root) && (!structural || !at || on_path(at));
+      if (!between && !recognised) continue;
+      // What matches but for a number was meant to be it, the surer the more it matches.
+      const int matched = c.c.matched_nodes;
+      const double chance = between ? 0.12 : matched >= 4 ? 0.4 : matched >= 2 ? 0.1 : 0.005;
+      c.worth = std::max(c.worth, chance * static_cast<double>(bytes));
+      out.push_back(std::move(c));
+    }
   return out;
 }
 
@@ -301,7 +379,11 @@ std::vector<Considered> Inquiry::State::detailed(std::vector<Draft> all,
   }
   std::ranges::stable_sort(all.begin(), all.begin() + static_cast<long>(std::min(most, all.size())),
                            leads);
-  for (Draft& c : all) out.push_back(std::move(c.c));
+  const double best = all.empty() ? 0 : all[0].worth;
+  for (Draft& c : all) {
+    c.c.level = best > 0 && c.worth >= 0.75 * best;
+    out.push_back(std::move(c.c));
+  }
   return out;
 }
 

@@ -10,7 +10,13 @@ struct Inquiry::State {
 
   Outcome outcome(const std::string& name) const;
   /// All rules that have to do with the nodes together, nearest first; `only`: just that one.
-  std::vector<Draft> candidates(const std::vector<std::string>& names, const Rule* only);
+  /// `path`: as concerns'.
+  std::vector<Draft> candidates(const std::vector<std::string>& names, const Rule* only,
+                                const std::vector<std::string>& path = {});
+  /// Of two nodes that no rule takes together: what rules said at one of them, about the other or
+  /// about what lies between; `bytes` go through memory on the path.
+  std::vector<Draft> at_one_end(const std::vector<std::string>& names, const Rule* only,
+                                const std::vector<std::string>& path, int64_t bytes);
   std::vector<Draft> far(const Rule& rule, const std::string& name);
   /// The first `most` of them with their history and tried unlocks.
   std::vector<Considered> detailed(std::vector<Draft> all, const std::vector<std::string>& names,
@@ -19,8 +25,11 @@ struct Inquiry::State {
 
   /// Bytes that go through memory between layers of the plan, and would not if the rule had fired.
   int64_t bytes_between(const Draft& c, const std::vector<std::string>& names);
+  /// Of the largest value that a node of the path makes for the next one.
+  int64_t bytes_of(const std::vector<std::string>& path) const;
   /// Of a node, or of two: that no rule is for them.
-  std::string otherwise(const std::vector<std::string>& names) const;
+  std::string otherwise(const std::vector<std::string>& names,
+                        const std::vector<std::string>& between = {}) const;
 
   const Observed& o;
   const Sizes sizes;
@@ -38,6 +47,7 @@ struct Inquiry::State {
   const Step* lost_to(const Match& m, const Graph& g, size_t phase, std::string& text) const;
   std::string history(const Rule& rule, const std::vector<std::string>& names);
   bool declined(const Rule& rule, const Found& f, Rejection& why) const;
+  std::string meaning(const Found& f);
 };
 
 }  // namespace ferrule::why

@@ -153,6 +153,8 @@ struct Draft {
 };
 /// Fills lines, conditions, counts and nodes from what was found.
 void describe(Draft& c);
+/// Whether an exporter might as well have put the node elsewhere: it moves, converts or quantizes.
+bool placed_freely(const Graph& g, NodeId id, const Semantics& ops);
 /// What would remove the obstacle, untried; also the path to what the pattern wants, where other
 /// nodes lie on it.
 void propose(Draft& c, const Observed& o, Attempts& attempts);
@@ -165,7 +167,13 @@ std::vector<Unlock> rules_that_are_off(const Observed& o, Attempts& attempts, Tr
                                        const std::vector<std::string>& names);
 /// Whether the rule can be what the question is about: not where it only takes single nodes away,
 /// nor where what it wants is nowhere near.
-bool concerns(const Draft& c, const Observed& o, const Subjects& subjects);
+/// `path`: between two nodes, of which `subjects` is one: what the rule found there counts, too.
+bool concerns(const Draft& c, const Observed& o, const Subjects& subjects,
+              const std::vector<std::string>& path);
+/// A rewrite that makes one operator of what it matches; the others only take nodes away.
+bool recognises(const Rule& rule);
+/// Refused for a number, a size or an attribute of the operators that the rule wants.
+bool value_missed(const Draft& c, const Semantics& ops);
 /// How much the rule would win, weighed by what has to change for it.
 double worth(const Draft& c);
 /// Whether `a` says more than `b`: what it would win, then how near it came.

@@ -97,8 +97,7 @@ std::optional<Found> Attempts::region(const Rule& rule, const Graph& g, const Su
   };
   for (NodeId n : subjects[0]) {
     for (const Rejection& x : r.trace.refused)
-      if (x.root == n && subjects.size() == 1 && x.stage != Rejection::Stage::structure)
-        f.rejection = x;
+      if (x.root == n && x.stage == Rejection::Stage::condition) f.rejection = x;
     for (const Edge& e : edges_of(g, n)) {
       const NodeId other = e.from == n ? e.to : e.from;
       if (contains(subjects[0], other) || (subjects.size() > 1 && !contains(subjects[1], other)))

@@ -71,7 +71,10 @@ Inquiry::State::State(const Observed& observed)
   for (NodeId n : o.model->order()) {
     const Node& node = o.model->node(n);
     for (const std::string& name : node.origins)
-      if (ops.try_emplace(name, node.op.text()).second) names.push_back(name);
+      if (auto [it, fresh] = ops.try_emplace(name, node.op.text()); fresh)
+        names.push_back(name);
+      else if (node.origins.size() == 1 && node.name != name)
+        it->second += " + " + node.op.text();  // the model's opset defines it so
     if (ops.try_emplace(node.name, node.op.text()).second) names.push_back(node.name);
   }
   nested_names(*o.model, "", nested);

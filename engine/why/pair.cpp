@@ -25,26 +25,34 @@ class Relation {
 
   /// The shortest path of nodes, both ends included; empty: there is none.
   std::vector<std::string> path(const std::string& from, const std::string& to) const {
-    const NodeId start = g_.find_node(from), goal = g_.find_node(to);
-    if (!start || !goal) return {};
+    auto named = [&](NodeId n, const std::string& name) {
+      return g_.node(n).name == name || contains(g_.node(n).origins, name);
+    };
     std::vector<uint32_t> came(g_.node_slots(), UINT32_MAX);
     std::queue<NodeId> work;
-    work.push(start);
-    came[start.index] = start.index;
-    while (!work.empty() && came[goal.index] == UINT32_MAX) {
+    for (NodeId n : g_.order())  // one node of the model may have become several
+      if (named(n, from)) work.push(n), came[n.index] = n.index;
+    NodeId goal;
+    while (!work.empty() && !goal) {
       const NodeId n = work.front();
       work.pop();
       for (ValueId v : g_.node(n).outputs)
         if (v)
           for (const Use& u : g_.value(v).uses)
-            if (came[u.node.index] == UINT32_MAX) came[u.node.index] = n.index, work.push(u.node);
+            if (came[u.node.index] == UINT32_MAX) {
+              came[u.node.index] = n.index, work.push(u.node);
+              if (!goal && named(u.node, to)) goal = u.node;
+            }
     }
-    if (came[goal.index] == UINT32_MAX) return {};
+    if (!goal) return {};
     std::vector<std::string> out;
     for (NodeId n = goal;; n = NodeId{came[n.index]}) {
-      out.push_back(g_.node(n).name);
-      if (n == start) break;
+      const Node& node = g_.node(n);
+      const std::string& name = node.origins.empty() ? node.name : node.origins.front();
+      if (out.empty() || out.back() != name) out.push_back(name);
+      if (came[n.index] == n.index) break;
     }
+    out.front() = to, out.back() = from;
     std::ranges::reverse(out);
     return out;
   }
@@ -98,6 +106,12 @@ class Relation {
     return nullptr;
   }
 
+  /// Whether the node is a part of a layer that holds the one asked about.
+  bool in(const Outcome& f, const std::string& node) const {
+    auto at = s_.layers.find(node);
+    return at != s_.layers.end() &&
+           std::ranges::any_of(at->second, [&](size_t l) { return holds(f, l); });
+  }
   static bool holds(const Outcome& f, size_t layer) { return contains(f.layers, layer); }
   bool same_layer() const {
     return std::ranges::any_of(a_.layers, [&](size_t l) { return holds(b_, l); });
@@ -259,7 +273,21 @@ Result<PairAnswer> Inquiry::pair(std::string_view first, std::string_view second
         escape(out.a.name), escape(out.b.name));
   }
   Trials trials(s.o, s.sizes, tries);
-  std::vector<Draft> all = s.candidates(names, only);
+  // Of a path through the two layers, the edge between them is what is asked about.
+  std::vector<std::string> ends = names;
+  if (out.kind == PairAnswer::Kind::adjacent && out.path.size() > 2)
+    for (size_t k = 0; k + 1 < out.path.size(); ++k)
+      if (r.in(out.a, out.path[k]) && r.in(out.b, out.path[k + 1]))
+        ends = {out.path[k], out.path[k + 1]};
+  std::vector<Draft> all = s.candidates(ends, only);
+  int64_t bytes = s.bytes_of(out.path);
+  for (const Draft& c : all) bytes = std::max(bytes, c.c.bytes);
+  if (!out.path.empty())
+    for (Draft& c : s.at_one_end(ends, only, out.path, bytes)) {
+      if (std::ranges::any_of(all, [&](const Draft& x) { return x.c.rule == c.c.rule; })) continue;
+      all.push_back(std::move(c));
+    }
+  std::ranges::stable_sort(all, leads);
   if (!left.empty()) {  // the one that did not take the reader might have
     std::vector<Draft> own = s.candidates({left, reader}, only);
     std::erase_if(own, [](const Draft& c) { return c.c.state == Considered::State::refused; });
@@ -273,9 +301,13 @@ Result<PairAnswer> Inquiry::pair(std::string_view first, std::string_view second
     out.unlocks =
         rules_that_are_off(s.o, s.attempts, trials, out.path.empty() ? names : out.path, names);
   out.considered = s.detailed(std::move(all), names, tries > 0 ? kDetailedOfPair : 0, trials);
-  if (out.considered.empty() && out.kind == PairAnswer::Kind::adjacent && !only)
-    out.otherwise = s.otherwise(names);
-  if (out.blockers.empty() || tries <= 0) return out;
+  if (out.considered.empty() && !out.path.empty() && !only)
+    out.otherwise = s.otherwise(ends, out.blockers);
+  auto free = [&](const std::string& n) {
+    const NodeId id = s.o.model->find_node(n);
+    return id && placed_freely(*s.o.model, id, s.o.knowledge->ops);
+  };
+  if (out.blockers.empty() || tries <= 0 || !std::ranges::all_of(out.blockers, free)) return out;
   for (const std::string& behind : {out.b.name, std::string()}) {
     Change move;
     move.bypass = out.blockers, move.behind = behind;

@@ -1,10 +1,12 @@
 // Which rule leads an answer: that which would win most by what has to change. Rules that cannot be
 // what was asked about are left out.
 #include <algorithm>
+#include <array>
 
 #include "engine/base/diagnostics.h"
 #include "engine/match/facts.h"
 #include "engine/rule/expr.h"
+#include "engine/semantics/movement.h"
 #include "engine/why/internal.h"
 
 namespace ferrule::why {
@@ -51,7 +53,19 @@ bool all_there(const Rule& rule, const Graph& g, const Semantics& ops) {
 
 }  // namespace
 
-bool concerns(const Draft& c, const Observed& o, const Subjects& subjects) {
+bool recognises(const Rule& rule) {
+  return rule.kind == RuleKind::rewrite &&
+         std::ranges::any_of(rule.rewrite.lines, [](const PatternLine& l) {
+           return l.expr->kind == PatternExpr::Kind::call;
+         });
+}
+
+bool value_missed(const Draft& c, const Semantics& ops) {
+  return !structure(c) || (c.found.trace.failed && !other_operator(c, ops));
+}
+
+bool concerns(const Draft& c, const Observed& o, const Subjects& subjects,
+              const std::vector<std::string>& path) {
   const Rule& rule = *c.c.rule;
   const Rejection& r = c.found.rejection;
   if (c.c.state != Considered::State::refused) return true;
@@ -61,7 +75,9 @@ bool concerns(const Draft& c, const Observed& o, const Subjects& subjects) {
   const bool changeable =
       r.stage == Rejection::Stage::condition &&
       (r.cls == ConditionClass::profit || r.truth == Truth::unknown || !r.hint.empty());
-  if (rewrite && c.c.pattern_nodes <= 1 && !changeable) return false;
+  if (rewrite && c.c.pattern_nodes <= 1 && !changeable &&
+      (path.empty() || !recognises(rule) || structure(c)))
+    return false;
   const Semantics& ops = o.knowledge->ops;
   const Graph& g = *c.found.graph;
   auto of_profile = [](const std::string& name) {
@@ -93,6 +109,23 @@ bool concerns(const Draft& c, const Observed& o, const Subjects& subjects) {
         }))
       return false;
   }
+  // A region that may hold movements, beside one that holds none: it is for those who have one.
+  if (rule.kind == RuleKind::region && contains(spec.classes, "movement")) {
+    auto moves = [&](NodeId n) { return is_movement(g.node(n)); };
+    const bool near = std::ranges::any_of(subjects, [&](const auto& s) {
+      return std::ranges::any_of(s, [&](NodeId n) {
+        if (moves(n)) return true;
+        for (ValueId v : g.node(n).inputs)
+          if (v && g.value(v).producer && moves(g.value(v).producer)) return true;
+        for (ValueId v : g.node(n).outputs)
+          if (v &&
+              std::ranges::any_of(g.value(v).uses, [&](const Use& u) { return moves(u.node); }))
+            return true;
+        return false;
+      });
+    });
+    if (!near) return false;
+  }
   if (!structure(c)) return true;
   if (rule.kind == RuleKind::region) return r.matched_nodes > 0;
   if (rule.kind == RuleKind::merge) return false;  // nothing else of its kind is there
@@ -105,6 +138,9 @@ bool concerns(const Draft& c, const Observed& o, const Subjects& subjects) {
   const bool other = other_operator(c, ops);
   if (!other)
     if (const NodeId at = failed_at(c)) took.push_back(at);
+  if (!path.empty() && !rewrite && failed_at(c))
+    for (const std::string& name : origins(g, std::array{failed_at(c)}))
+      if (contains(path, name)) return true;
   if (!all_meet(subjects, took)) return false;
   if (!other || (!rewrite && !c.found.path.empty() && c.found.path.size() <= kNear)) return true;
   return c.c.matched_nodes >= 2 && 2 * c.c.matched_nodes >= c.c.pattern_nodes;
@@ -118,7 +154,7 @@ double worth(const Draft& c) {
       chance = 1;
       break;
     case Considered::State::lost:
-      chance = c.c.lost_rule == c.c.rule->id ? 0.2 : 0.9;
+      chance = c.c.lost_rule == c.c.rule->id ? 0.5 : 0.9;
       break;
     case Considered::State::refused:
       if (structure(c)) {

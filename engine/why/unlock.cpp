@@ -9,6 +9,7 @@
 #include "engine/match/pattern_matcher.h"
 #include "engine/plan/rule_kinds.h"
 #include "engine/rule/text.h"
+#include "engine/semantics/movement.h"
 #include "engine/why/internal.h"
 
 namespace ferrule::why {
@@ -74,7 +75,11 @@ std::vector<std::string> other_targets(const Draft& c, const Observed& o, Attemp
 std::optional<Proposal> edit(const Considered& c) {
   const Rejection& r = c.rejection;
   if (r.id == "D1")
-    return say(Kind::edit, "let nothing else read that value (the other reader may have a copy)",
+    return say(Kind::edit,
+               "let nothing else read that value, or give the other reader a copy of its own",
+               "as it is, the value has to be in memory");
+  if (r.id == "D2" && r.why.find("nested graph") != r.why.npos)
+    return say(Kind::edit, "do not read that value in the nested graph",
                "as it is, the value has to be in memory");
   if (r.id == "D2")
     return say(Kind::edit, "do not make that value an output of the model",
@@ -83,7 +88,7 @@ std::optional<Proposal> edit(const Considered& c) {
   if (r.id == "D3" || r.id == "D7" || r.id == "D8" || r.id == "D9")
     return say(Kind::impossible, "nothing: the result would be another");
   if (r.id == "D6") return say(Kind::edit, "give the attribute its usual value");
-  if (r.stage == Rejection::Stage::condition && r.cls == ConditionClass::kernel)
+  if (r.stage == Rejection::Stage::condition && r.id.ends_with(".target"))
     return say(Kind::impossible, "nothing: no target that ferrule knows has a kernel for it");
   return std::nullopt;
 }
@@ -126,6 +131,12 @@ void propose_moves(Draft& c, const std::vector<std::string>& between, const std:
 }
 
 }  // namespace
+
+bool placed_freely(const Graph& g, NodeId id, const Semantics& ops) {
+  const Node& n = g.node(id);
+  return is_movement(n) || ops.in_class(n, "quantize") || n.op.text() == "Cast" ||
+         n.op.text() == "Dropout";
+}
 
 void propose(Draft& c, const Observed& o, Attempts& attempts) {
   Considered& out = c.c;
@@ -175,7 +186,9 @@ void propose(Draft& c, const Observed& o, Attempts& attempts) {
     if (!c.proposals.empty()) return;
   }
   const std::vector<NodeId>& path = c.found.path;
-  if (!path.empty()) {
+  if (!path.empty() && std::ranges::all_of(path.begin() + 1, path.end(), [&](NodeId n) {
+        return placed_freely(*c.found.graph, n, o.knowledge->ops);
+      })) {
     const Graph& g = *c.found.graph;
     NodeId reader = c.found.root;
     for (const Use& u : g.value(g.output(path.back())).uses)

@@ -79,6 +79,7 @@ struct Considered {
   std::string lost_to, lost_rule;  ///< "step 3 (conv_residual): Fusing Conv_3 with Add_4"
   std::string taken_by;            ///< refused: the step that took its nodes after it had declined
   int64_t bytes = 0;    ///< that go through memory between layers which the rule would make one
+  bool level = false;   ///< it would win about as much as the first
   std::string history;  ///< "would have matched before step 14 (rule …)"
   std::vector<Unlock> unlocks;
 };

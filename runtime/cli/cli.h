@@ -2,6 +2,7 @@
 // each has one function that adds itself to the parser.
 #pragma once
 #include <CLI/CLI.hpp>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -21,6 +22,7 @@ struct Common {
   std::vector<std::string> rules;  ///< --rules
   std::vector<std::string> disable, enable, overrides, limits, shapes, ignore_profit,
       allow_unproven;
+  std::map<std::string, std::vector<int64_t>> input_shapes;  ///< of the inputs given as files
   std::string backend = "auto", target, profile = "ferrule", tuning, apply;
   std::string cache = user_cache_folder();
   int threads = 0;     ///< 0: all cores

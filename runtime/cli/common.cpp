@@ -1,9 +1,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <climits>
 #include <cstdio>
+#include <cstring>
 #include <iostream>
 #include <new>
 
@@ -99,7 +101,14 @@ void set_body(CLI::App& command, Common& common, int& exit, Command body) {
   command.callback([&common, &exit, body = std::move(body)] {
     auto result = [&]() -> Result<Exit> {
       try {
-        return body(common);
+        Result<Exit> done = body(common);
+        // What was printed may still wait; a full disk or a closed pipe is found here.
+        errno = 0;
+        std::cout.flush();
+        if (!std::cout || std::fflush(stdout) != 0)
+          return error(Code::file_not_written, "", "what it prints",
+                       errno ? std::strerror(errno) : "the disk is full, or the stream is closed");
+        return done;
       } catch (
           const std::bad_alloc&) {  // what no limit foresaw: an address space that is limited, say
         return error(Code::out_of_memory, escape(common.model), "it", "more free", "no more");
@@ -156,6 +165,7 @@ Result<EngineOptions> engine_options(const Common& common) {
   o.overridable = common.overridable;
   o.ignore_profit = common.ignore_profit;
   o.allow_unproven = common.allow_unproven;
+  o.shapes = common.input_shapes;
   for (const std::string& s : common.shapes) {
     FERRULE_ASSIGN(auto shape, parse_shape(s));
     o.shapes[shape.first] = shape.second;

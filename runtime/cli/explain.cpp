@@ -1,16 +1,23 @@
 // explain: which layers were fused, by which rule, how many kernels each is, and what nearly fused.
+#include <sys/ioctl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <iostream>
 #include <map>
+#include <set>
 #include <variant>
 
 #include "engine/contract/region_pieces.h"
 #include "engine/contract/roles.h"
+#include "engine/graph/npz.h"
+#include "engine/graph/open_sizes.h"
 #include "engine/graph/text.h"
 #include "engine/semantics/nodes_to_programs.h"
-#include "runtime/cli/cli.h"
+#include "engine/why/near_misses.h"
 #include "runtime/cli/json_stream.h"
+#include "runtime/cli/tensors.h"
 
 namespace ferrule::cli {
 namespace {
@@ -123,6 +130,67 @@ void write_step(const Step& s, JsonStream& out) {
   out.end_object();
 }
 
+/// On a terminal no longer than its lines; in pipes and files nothing is cut.
+std::string fitted(const std::string& text) {
+  winsize size{};
+  if (!isatty(STDOUT_FILENO) || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col < 20)
+    return text;
+  const size_t width = size.ws_col;
+  if (text.size() <= width) return text;
+  size_t end = width - 1;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80)
+    --end;  // not inside a character
+  return text.substr(0, end) + "…";
+}
+
+/// The sizes that the plan is for: "x:1x3x224x224", or which of them are open.
+std::string sizes_text(const Explained& e) {
+  const Graph& g = e.plan.graph;
+  std::string fixed;
+  for (ValueId v : g.inputs()) {
+    const Value& value = g.value(v);
+    if (value.constant || !value.type.shape || !constant_shape(*value.type.shape)) continue;
+    std::string dims;
+    for (const Dim& d : *value.type.shape) dims += (dims.empty() ? "" : "x") + d.str();
+    fixed += fmt::format(" {}:{}", escape(value.name), dims.empty() ? "scalar" : dims);
+  }
+  const std::string open = open_sizes(g);
+  if (open.empty()) return fixed.empty() ? "" : "for" + fixed;
+  return fmt::format("for any {} ({} plans for one size; a run plans for its own)", open,
+                     shapes_flag(g));
+}
+
+void write_near_misses(const Explained& e, JsonStream& out) {
+  out.begin_array();
+  for (const why::NearMiss& m : why::near_misses(e.fused, e.plan.graph)) {
+    const Rejection& r = *m.first;
+    out.begin_object();
+    out.key("bytes"), out.number(m.bytes);
+    out.key("condition"), out.text(r.id);
+    out.key("detail"), out.text(escape(r.detail, 4096));
+    out.key("hint"), out.text(escape(r.hint, 4096));
+    out.key("nodes"), out.begin_array();
+    for (const std::string& n : m.nodes) out.text(escape(n, 4096));
+    out.end_array();
+    out.key("rule"), out.text(r.rule->id);
+    out.key("undecided"), out.tree(r.truth == Truth::unknown);
+    out.key("why"), out.text(escape(r.why, 4096));
+    out.end_object();
+  }
+  out.end_array();
+}
+
+/// What `run` would refuse, all of it.
+json cannot_run_json(const Explained& e) {
+  json out = json::array();
+  const Status s = runnable(e.plan, e.knowledge->ops);
+  if (s) return out;
+  auto add = [&](const Error& x) { out.push_back({{"place", x.place}, {"message", x.message}}); };
+  add(s.error());
+  for (const Error& x : s.error().more) add(x);
+  return out;
+}
+
 /// Members in the order of their names.
 void write_json(const Explained& e, JsonStream& out) {
   json phases = json::array();
@@ -136,16 +204,19 @@ void write_json(const Explained& e, JsonStream& out) {
     overrides.push_back(
         {{"text", escape(n.text, 4096)}, {"condition", n.condition}, {"declined", declined(e, n)}});
   out.begin_object();
+  out.key("cannot_run"), out.tree(cannot_run_json(e));
   out.key("layers"), out.begin_array();
   for (size_t k = 0; k < e.plan.layers.size(); ++k) write_layer(e, k, out);
   out.end_array();
   out.key("model_nodes"), out.number(static_cast<int64_t>(e.model_nodes));
+  out.key("near_misses"), write_near_misses(e, out);
   out.key("notes"), out.tree(e.fused.notes);
   out.key("overrides"), out.tree(overrides);
   out.key("phases"), out.tree(phases);
   out.key("profile"), out.text(e.profile());
   out.key("rules"), out.tree(rules);
   out.key("schema_version"), out.tree(kSchemaVersion);
+  out.key("sizes"), out.text(sizes_text(e));
   out.key("steps"), out.begin_array();
   for (const Step& s : e.fused.journal.steps) write_step(s, out);
   out.end_array();
@@ -155,29 +226,24 @@ void write_json(const Explained& e, JsonStream& out) {
   out.end_object();
 }
 
-std::string cut(const std::string& text, size_t width) {
-  if (text.size() <= width) return text;
-  size_t end = width - 1;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80)
-    --end;  // not inside a character
-  return text.substr(0, end) + "…";
-}
-
 void print_layers(const Explained& e) {
   int kernels = 0;
   for (const Layer& l : e.plan.layers) kernels += l.kernels;
-  std::cout << fmt::format("{} nodes -> {} layers, {} kernels, planned for {}{}\n\n", e.model_nodes,
+  std::cout << fmt::format("{} nodes -> {} layers, {} kernels, planned for {}{}\n", e.model_nodes,
                            e.plan.layers.size(), kernels, e.plan.target,
                            e.profile() == "ferrule" ? "" : ", profile " + e.profile());
+  if (const std::string sizes = sizes_text(e); !sizes.empty()) std::cout << sizes << "\n";
+  std::cout << "\n";
   std::cout << fmt::format("{:>4} {:>7}  {:<11} {:<22} {}\n", "#", "kernels", "contract", "rule",
                            "layer");
   for (size_t k = 0; k < e.plan.layers.size(); ++k) {
     const Layer& l = e.plan.layers[k];
     const std::string apart = tail_apart(e.lowered.layers[k]);
-    std::cout << fmt::format("{:>4} {:>7}  {:<11} {:<22} {}{}{}\n", k, l.kernels, l.contract,
-                             l.rule.empty() ? "-" : l.rule, cut(escape(l.name), 100),
-                             l.numerics.empty() ? "" : "   numerics: " + l.numerics,
-                             apart.empty() ? "" : "   tail apart: " + apart);
+    std::cout << fitted(fmt::format("{:>4} {:>7}  {:<11} {:<22} {}{}{}", k, l.kernels, l.contract,
+                                    l.rule.empty() ? "-" : l.rule, escape(l.name, 100'000),
+                                    l.numerics.empty() ? "" : "   numerics: " + l.numerics,
+                                    apart.empty() ? "" : "   tail apart: " + apart))
+              << "\n";
     const Node* n = l.node ? &e.plan.graph.node(l.node) : nullptr;
     if (!n || !n->roles) continue;
     std::string roles;
@@ -206,37 +272,26 @@ void print_rules(const Explained& e) {
   }
 }
 
-/// What would help, cheapest first: a flag or a fact; another target; a change of the model;
-/// nothing.
-int remedy(const Rejection& r) {
-  if (r.truth == Truth::unknown || r.stage != Rejection::Stage::condition)
-    return r.truth == Truth::unknown ? 0 : 2;
-  return r.cls == ConditionClass::profit ? 0 : r.cls == ConditionClass::kernel ? 1 : 3;
-}
-
-/// The nearest refusal of each pair of rule and condition, nearest first; how many more there were
-/// like it.
+/// Every refusal that came to nothing else, one line for each rule and condition.
 void print_near_misses(const Explained& e, size_t most) {
-  std::vector<const Rejection*> sorted;
-  for (const Rejection& r : e.fused.near_misses)
-    if (r.stage != Rejection::Stage::structure) sorted.push_back(&r);
-  std::stable_sort(sorted.begin(), sorted.end(), [](const Rejection* a, const Rejection* b) {
-    return std::pair(remedy(*a), a->total_conditions - a->passed_conditions) <
-           std::pair(remedy(*b), b->total_conditions - b->passed_conditions);
-  });
-  std::map<std::pair<std::string, std::string>, size_t> seen;  // -> its line
-  std::vector<std::pair<std::string, int>> lines;
-  for (const Rejection* r : sorted) {
-    auto [it, fresh] = seen.emplace(std::pair{r->rule->id, r->id}, lines.size());
-    ++(fresh ? lines.emplace_back("", 0) : lines[it->second]).second;
-    if (fresh)
-      lines.back().first = fmt::format("{} ({}{}): {}", r->rule->id, r->id,
-                                       r->truth == Truth::unknown ? ", unknown" : "", r->why);
+  const std::vector<why::NearMiss> all = why::near_misses(e.fused, e.plan.graph);
+  if (all.empty()) return;
+  std::set<std::string> nodes;
+  for (const why::NearMiss& m : all) nodes.insert(m.nodes.begin(), m.nodes.end());
+  std::cout << fmt::format("\nnear misses ({} node{}):\n", nodes.size(),
+                           nodes.size() == 1 ? "" : "s");
+  for (size_t k = 0; k < all.size() && k < most; ++k) {
+    const Rejection& r = *all[k].first;
+    const std::string at = all[k].nodes.size() == 1 ? "" : ", the first " + escape(all[k].nodes[0]);
+    std::cout << fitted(fmt::format("{:>5} x {} ({}{}): {}", all[k].nodes.size(), r.rule->id, r.id,
+                                    at, r.why))
+              << "\n";
   }
-  if (lines.empty()) return;
-  std::cout << fmt::format("\nnear misses ({}):\n", lines.size());
-  for (size_t k = 0; k < lines.size() && k < most; ++k)
-    std::cout << fmt::format("{:>5} x {}\n", lines[k].second, cut(lines[k].first, 150));
+  if (all.size() > most)
+    std::cout << fmt::format(
+        "        {} more kinds (--json lists them; ferrule why MODEL --node N "
+        "asks about one)\n",
+        all.size() - most);
 }
 
 /// The phases' lines; without `all` only where the number of layers changed.
@@ -249,54 +304,106 @@ void print_phases(const Explained& e, bool all) {
   }
 }
 
-void print_region(const std::string& layer, const LoweredRegion& region) {
-  std::cout << layer << "\n";
-  if (!region.pieced) std::cout << to_text(region.program) << "\n";
+std::string region_text(const LoweredRegion& region) {
+  std::string out;
+  if (!region.pieced) out += to_text(region.program) + "\n";
   for (size_t k = 0; k < region.programs.size(); ++k)
-    std::cout << fmt::format("program {}:\n{}", k, to_text(region.programs[k]));
-  if (region.pieced) std::cout << pieces_text(region) << "\n";
+    out += fmt::format("program {}:\n{}", k, to_text(region.programs[k]));
+  return region.pieced ? out + pieces_text(region) + "\n" : out;
 }
 
-Result<Exit> body(const Common& common, const std::string& stage, bool log) {
+/// Layer by layer, what its generated kernels compute.
+template <class Use>
+void each_program(const Explained& e, const Use& use) {
+  for (size_t k = 0; k < e.plan.layers.size(); ++k)
+    for (const Launch& l : e.lowered.layers[k].launches)
+      if (l.rows)
+        use(e.plan.layers[k], to_text(split_rows(*l.rows, true)) + "\n");
+      else if (l.region)
+        use(e.plan.layers[k], region_text(*l.region));
+}
+
+void print_stage(const Explained& e, const std::string& stage, bool as_json) {
+  json j{{"schema_version", kSchemaVersion}, {"target", e.plan.target}, {"stage", stage}};
+  if (stage == "graph") {
+    if (!as_json) return void(std::cout << to_text(e.plan.graph) << "\n");
+    j["text"] = to_text(e.plan.graph);
+  } else if (stage == "kernels") {
+    j["programs"] = json::array();
+    each_program(e, [&](const Layer& l, const std::string& text) {
+      if (as_json)
+        j["programs"].push_back({{"layer", escape(l.name, 4096)}, {"text", text}});
+      else
+        std::cout << escape(l.name) << "\n" << text;
+    });
+    if (!as_json) return;
+  } else {  // journal
+    json phases = json::array(), steps = json::array();
+    for (const std::string& p : e.fused.journal.phases) phases.push_back(phase_to_json(p));
+    for (const Step& s : e.fused.journal.steps)
+      steps.push_back(
+          {{"kind", s.kind}, {"phase", s.phase}, {"rule", s.rule}, {"text", escape(s.text, 4096)}});
+    j["phases"] = std::move(phases), j["steps"] = std::move(steps);
+  }
+  print_json(j);
+}
+
+struct Asked {
+  std::string stage;
+  bool log = false;
+  InputOptions inputs;
+};
+
+/// The shapes of the tensors that the files hold.
+Status take_shapes(Common& common, const InputOptions& inputs) {
+  Tensors given;
+  if (!inputs.npz.empty()) {
+    FERRULE_ASSIGN(given, read_npz(inputs.npz));
+  }
+  for (const std::string& text : inputs.single) {
+    const size_t equals = text.find('=');
+    if (equals == std::string::npos)
+      return error(Code::usage, "--input", escape(text) + " is not NAME=FILE.npy");
+    FERRULE_ASSIGN(Tensor t, read_npy(text.substr(equals + 1)));
+    given[text.substr(0, equals)] = std::move(t);
+  }
+  for (const auto& [name, t] : given) common.input_shapes[name] = t.dims();
+  return {};
+}
+
+Result<Exit> body(const Common& given, const Asked& asked) {
+  Common common = given;
+  const std::string& stage = asked.stage;
+  FERRULE_TRY(take_shapes(common, asked.inputs));
   if (stage == "memory") return explain_memory(common);
   if (stage == "launches") return explain_launches(common);
   // The program ends behind this: the plan of a million nodes is not taken apart first, node by
   // node.
   static const Explained* kept = nullptr;
-  FERRULE_ASSIGN(
-      auto explained,
-      explain_model(common, stage.empty() && (!common.json || !common.overrides.empty())));
+  FERRULE_ASSIGN(auto explained, explain_model(common, stage.empty()));
   const Explained& e = *(kept = explained.release());
   for (const std::string& w : e.fused.warnings) talk("warning: " + w);
+  if (stage == "graph" || stage == "kernels" || (stage == "journal" && common.json)) {
+    print_stage(e, stage, common.json);
+    return Exit::ok;
+  }
   if (common.json) {
     JsonStream out(std::cout);
     write_json(e, out);
-    return Exit::ok;
+  } else {
+    for (const std::string& note : e.fused.notes) std::cout << "note: " << note << "\n";
+    const bool log = asked.log || stage == "journal";
+    if (log)
+      for (const Step& s : e.fused.journal.steps)
+        std::cout << fmt::format("[{}] {}\n", s.phase, escape(s.text, 100'000));
+    print_phases(e, log);
+    if (stage == "journal") return Exit::ok;
+    print_layers(e);
+    print_rules(e);
+    print_overrides(e);
+    print_near_misses(e, 12);
   }
-  if (stage == "graph") {
-    std::cout << to_text(e.plan.graph) << "\n";
-    return Exit::ok;
-  }
-  if (stage == "kernels") {
-    for (size_t k = 0; k < e.plan.layers.size(); ++k)
-      for (const Launch& l : e.lowered.layers[k].launches)
-        if (l.rows)
-          std::cout << escape(e.plan.layers[k].name) << "\n"
-                    << to_text(split_rows(*l.rows, true)) << "\n";
-        else if (l.region)
-          print_region(escape(e.plan.layers[k].name), *l.region);
-    return Exit::ok;
-  }
-  for (const std::string& note : e.fused.notes) std::cout << "note: " << note << "\n";
-  if (log || stage == "journal")
-    for (const Step& s : e.fused.journal.steps)
-      std::cout << fmt::format("[{}] {}\n", s.phase, escape(s.text, 400));
-  print_phases(e, log || stage == "journal");
-  if (stage == "journal") return Exit::ok;
-  print_layers(e);
-  print_rules(e);
-  print_overrides(e);
-  print_near_misses(e, 12);
+  FERRULE_TRY(runnable(e.plan, e.knowledge->ops));  // as run does
   return Exit::ok;
 }
 
@@ -305,20 +412,20 @@ Result<Exit> body(const Common& common, const std::string& stage, bool log) {
 void add_explain(CLI::App& app, Common& common, int& exit) {
   auto* c = app.add_subcommand("explain", "fused layers, each with its rule; what nearly fused");
   add_common(*c, common, true);
-  auto stage = std::make_shared<std::string>();
-  auto log = std::make_shared<bool>(false);
-  c->add_option("--stage", *stage,
+  auto asked = std::make_shared<Asked>();
+  add_inputs(*c, asked->inputs);
+  c->add_option("--stage", asked->stage,
                 "print an artefact instead: graph, journal, kernels, launches, memory (prepared "
                 "for this machine)")
       ->check(CLI::IsMember({"graph", "journal", "kernels", "launches", "memory"}));
-  c->add_flag("--log", *log, "also every single fusion, in order");
+  c->add_flag("--log", asked->log, "also every single fusion, in order");
   c->footer(
       "Examples:\n  ferrule explain model.onnx\n  ferrule explain model.onnx --shapes "
       "x:1x3x192x256 --json\n"
       "  ferrule explain model.onnx --target sm_90 --disable 'conv_*'\n"
       "  ferrule explain model.onnx --shapes x:1x3x192x256 --stage memory\n"
       "  ferrule explain model.onnx --shapes x:1x3x192x256 --target sm_90 --stage launches");
-  set_body(*c, common, exit, [stage, log](const Common& o) { return body(o, *stage, *log); });
+  set_body(*c, common, exit, [asked](const Common& o) { return body(o, *asked); });
 }
 
 }  // namespace ferrule::cli

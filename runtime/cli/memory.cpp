@@ -2,6 +2,7 @@
 // listed. explain --stage launches: what the null backend records.
 #include <algorithm>
 #include <iostream>
+#include <sstream>
 
 #include "runtime/cli/cli.h"
 #include "runtime/memory_plan.h"
@@ -169,7 +170,17 @@ Result<Exit> explain_launches(const Common& common) {
   options.backend = "null";
   FERRULE_ASSIGN(Session session, Session::load(common.model, options));
   FERRULE_ASSIGN(Compiled * c, session.compile(options.engine.shapes));
-  std::cout << c->executable().text();
+  if (!common.json) {
+    std::cout << c->executable().text();
+    return Exit::ok;
+  }
+  nlohmann::json launches = nlohmann::json::array();
+  std::istringstream lines(c->executable().text());
+  for (std::string line; std::getline(lines, line);) launches.push_back(line);
+  print_json({{"schema_version", kSchemaVersion},
+              {"target", c->plan().target},
+              {"stage", "launches"},
+              {"launches", launches}});
   return Exit::ok;
 }
 

@@ -199,6 +199,7 @@ void print_lead(const std::vector<Considered>& all, const std::string& otherwise
   }
   const Considered& c = all[0];
   std::cout << label << safe(why::reason(c)) << "\n";
+  if (all.size() > 1 && all[1].level) std::cout << "or: " << safe(why::reason(all[1])) << "\n";
   print_unlocks(c.unlocks, "to change it: ");
 }
 

@@ -113,11 +113,7 @@ class ReferenceBackend final : public Backend {
  public:
   std::string_view name() const override { return "reference"; }
   Applicable<std::unique_ptr<Executable>> prepare(const PrepareContext& context) override {
-    const Graph& g = context.plan.graph;
-    for (const Layer& l : context.plan.layers)
-      if (l.node && !l.reorder_from && !interpretable(g.node(l.node), context.ops))
-        return error(Code::unsupported_operator, escape(l.name), escape(g.node(l.node).op),
-                     "the interpreter does not know it");
+    FERRULE_TRY(runnable(context.plan, context.ops));
     return std::make_unique<ReferenceExecutable>(context);
   }
 };

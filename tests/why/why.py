@@ -15,7 +15,9 @@ import sys
 import onnx
 from onnx import TensorProto
 
+import explained
 import harness
+import questions
 from harness import OK, ROOT, USAGE, refusal, run
 
 SHARED = pathlib.Path(os.environ.get("FERRULE_SHARED") or ROOT.parent / "shared" / "models")
@@ -24,12 +26,13 @@ FULL = os.environ.get("FERRULE_TEST_FULL") == "1"
 MOST_FILLED = 120  # megabytes of a skeleton's weights
 
 TEXT, COUNT, FLAG = str, int, bool
-UNLOCK = {"kind": {"flag", "fact", "edit", "impossible"}, "text": TEXT, "because": TEXT, "tried": FLAG, "gives": (TEXT, None)}
+UNLOCK = {"kind": {"flag", "fact", "edit", "impossible"}, "text": TEXT, "because": TEXT, "tried": FLAG,
+          "saves_bytes": COUNT, "gives": (TEXT, None)}
 CONSIDERED = {
-    "rule": TEXT, "kind": TEXT, "phase": TEXT, "enabled": FLAG, "state": {"off", "lost", "refused"},
+    "rule": TEXT, "reason": TEXT, "bytes": COUNT, "taken_by": (TEXT, None), "kind": TEXT, "phase": TEXT, "enabled": FLAG, "state": {"off", "lost", "refused"},
     "matched_nodes": COUNT, "pattern_nodes": COUNT, "passed_conditions": COUNT, "total_conditions": COUNT, "nodes": [TEXT],
     "lines": [{"pattern": TEXT, "state": {"ok", "failed", "unseen"}, "nodes": [TEXT]}],
-    "conditions": [{"id": TEXT, "class": {"sound", "kernel", "profit"}, "truth": {"true", "false", "unknown"}, "text": TEXT}],
+    "conditions": [{"id": TEXT, "class": {"sound", "kernel", "profit"}, "truth": {"true", "false", "unknown"}, "text": TEXT, "detail": TEXT}],
     "path": [TEXT], "unlock": [UNLOCK], "lost_to": (TEXT, None), "history": (TEXT, None),
     "refused": ({"by": TEXT, "stage": {"structure", "condition", "guarantee"}, "truth": {"true", "false", "unknown"}, "why": TEXT, "hint": TEXT}, None),
 }
@@ -38,14 +41,15 @@ OUTCOME = {
     "layers": [{"name": TEXT, "contract": TEXT, "rule": (TEXT, None), "nodes": [TEXT]}],
     "steps": [{"step": COUNT, "phase": TEXT, "rule": (TEXT, None), "kind": TEXT, "text": TEXT}],
 }
-NODE = {**OUTCOME, "considered": [CONSIDERED], "unlock": [UNLOCK]}
+NODE = {**OUTCOME, "considered": [CONSIDERED], "unlock": [UNLOCK], "reason": (TEXT, None)}
 HEADER = {"schema_version": COUNT, "target": TEXT}
 NODES = {**HEADER, "nodes": [NODE]}
 PAIR = {**HEADER, "pair": {
     "relation": {"same", "apart", "gone", "adjacent", "between", "common_reader", "siblings", "unrelated"}, "text": TEXT,
-    "a": OUTCOME, "b": OUTCOME, "path": [TEXT], "blockers": [TEXT], "considered": [CONSIDERED], "unlock": [UNLOCK]}}
-MISSED = {**HEADER, "edges": [{
-    "from": TEXT, "to": TEXT, "producer": TEXT, "consumer": TEXT, "value": TEXT, "type": TEXT, "bytes": (COUNT, None),
+    "a": OUTCOME, "b": OUTCOME, "path": [TEXT], "blockers": [TEXT], "considered": [CONSIDERED], "unlock": [UNLOCK],
+    "reason": (TEXT, None)}}
+MISSED = {**HEADER, "edges_in_all": COUNT, "not_listed": {"views": COUNT, "in_place": COUNT}, "assumed_sizes": (TEXT, None), "edges": [{
+    "from": TEXT, "to": TEXT, "producer": TEXT, "consumer": TEXT, "value": TEXT, "type": TEXT, "bytes": (COUNT, None), "sizes_open": FLAG,
     "rule": (TEXT, None), "class": {"sound", "kernel", "profit", "structure"}, "reason": TEXT, "unlock": [UNLOCK]}]}
 
 
@@ -178,7 +182,7 @@ def forms(report):
 
     ask("why --node", NODES, r"Conv_0 \(Conv\) is a layer of its own", "why", path, "--node", "Conv_0")
     ask("why --node of a value", NODES, r"Conv_0 \(Conv\)", "why", path, "--node", "s")
-    one = ask("why --node --rule", NODES, "conv_activation did not fire", "why", path, "--node", "Sin_7", "--rule", "conv_activation", "--top", "9") or {}
+    one = ask("why --node --rule", NODES, "conv_activation declined", "why", path, "--node", "Sin_7", "--rule", "conv_activation", "--top", "9") or {}
     report.check("--rule asks about one rule", None if {c["rule"] for n in one.get("nodes", []) for c in n["considered"]} <= {"conv_activation"} else str(one))
     ask("why --node GLOB", NODES, r"(?s)Conv_0.*Conv_3", "why", path, "--node", "Conv_*")
     ask("why --pair", PAIR, "Conv_3 has absorbed the Add", "why", path, "--pair", "Conv_0", "Conv_3")
@@ -216,6 +220,8 @@ def main():
     report = harness.Report()
     if report.ready:
         forms(report)
+        explained.ask(report)
+        questions.ask(report)
         models(report)
     return report.finish()
 
