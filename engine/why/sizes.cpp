@@ -42,7 +42,7 @@ int64_t Sizes::bytes(const Type& t) const {
 
 int64_t Sizes::traffic(const Graph& fused, const Semantics& ops) const {
   int64_t total = 0;
-  auto view = [&](NodeId n) { return contract_of(fused, fused.node(n), ops) == "view"; };
+  auto view = [&](NodeId n) { return contract_of(fused.node(n), ops) == "view"; };
   for (NodeId n : fused.order()) {
     const bool written = !view(n);
     for (ValueId v : fused.node(n).outputs) {
