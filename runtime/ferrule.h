@@ -50,6 +50,8 @@ Status check_bytes(DType dtype, const std::vector<int64_t>& dims, const std::str
 struct Port {
   std::string name;
   Type type;  ///< as the model declares it
+  /// Of an input that is read as indices: the size that its elements must stay below.
+  std::optional<Dim> below = std::nullopt;
 };
 
 /// One plan, bound to a backend.

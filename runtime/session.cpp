@@ -7,6 +7,7 @@
 #include "codegen/cache.h"
 #include "engine/base/diagnostics.h"
 #include "engine/onnx/import.h"
+#include "engine/onnx/index_inputs.h"
 #include "engine/onnx/schema.h"
 #include "runtime/ferrule.h"
 #include "runtime/registry.h"
@@ -78,9 +79,11 @@ struct Session::State {
 
   /// Inputs and outputs as the model declares them, then everything that holds for all shapes.
   Status take(Graph graph) {
+    const auto indices = index_inputs(graph);
     for (ValueId v : graph.inputs()) {
       input_by_name.emplace(graph.value(v).name, inputs.size());
       inputs.push_back({graph.value(v).name, graph.value(v).type});
+      if (auto it = indices.find(v); it != indices.end()) inputs.back().below = it->second;
     }
     for (ValueId v : graph.outputs()) outputs.push_back({graph.value(v).name, graph.value(v).type});
     if (options.backend == "auto" && !options.require_device && backend->name() == "cuda")
@@ -222,6 +225,10 @@ struct Session::State {
       executable = by->prepare(context);
     }
     if (!executable) return fail(required(std::move(executable).error()));
+    if (tuning && !tuning->problems.empty() && *tuning->found == 0)
+      log(LogLevel::warning,
+          fmt::format("{} is of another model: none of its {} problems is one of this model's",
+                      escape(options.tuning), tuning->problems.size()));
     c.executable_ = std::move(*executable);
     c.backend_ = by->name();
     c.device_ = by->device_name().empty()

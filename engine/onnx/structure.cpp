@@ -120,6 +120,20 @@ class Walker {
   Walker(const Functions& functions, const Semantics& ops, std::vector<std::string>& notes)
       : functions_(functions), ops_(ops), notes_(notes) {}
 
+  /// errors: unknown_operator, naming every one that was met.
+  Status all_known() const {
+    if (unknown_.empty()) return {};
+    const Unknown& first = unknown_.front();
+    Error e = error(Code::unknown_operator, first.place, first.name, first.version).value();
+    std::string others;
+    for (size_t k = 1; k < unknown_.size(); ++k)
+      others +=
+          fmt::format("{}{} ({})", others.empty() ? "" : ", ", unknown_[k].name, unknown_[k].nodes);
+    if (first.nodes > 1) e.message += fmt::format(" ({} nodes)", first.nodes);
+    if (!others.empty()) e.message += "; nor are " + others;
+    return fail(std::move(e));
+  }
+
   /// `free`: receives the names that are read and not defined inside.
   Status graph(onnx::GraphProto& g, const Opsets& opsets, const Names* outer,
                std::unordered_set<std::string_view>& free) {
@@ -241,7 +255,7 @@ class Walker {
       if (!o.empty()) names.defined[o] = to;
   }
 
-  Status known(const onnx::NodeProto& n, const Opsets& opsets, const std::string& where) const {
+  Status known(const onnx::NodeProto& n, const Opsets& opsets, const std::string& where) {
     if (n.op_type().empty())
       return error(Code::model_invalid, where, "node " + quote(n.name()) + " has no operator");
     if (!functions_.empty() && functions_.count(key_of(n))) return {};
@@ -252,7 +266,11 @@ class Walker {
     int64_t version = opset == opsets.end() ? 1 : opset->second;
     if (schema_of(n.op_type(), version, domain)) return {};
     if (ops_.find(domain, operator_named(n.op_type()).text())) return {};
-    return error(Code::unknown_operator, place(n), full_name(domain, n.op_type()), version);
+    const std::string name = full_name(domain, n.op_type());
+    auto [it, fresh] = unknown_by_name_.try_emplace(name, unknown_.size());
+    if (fresh) unknown_.push_back({name, place(n), version, 0});
+    ++unknown_[it->second].nodes;
+    return {};
   }
 
   Status sort(Nodes& list, const std::vector<std::vector<int>>& after, std::vector<int>& waiting,
@@ -303,6 +321,13 @@ class Walker {
   const Functions& functions_;
   const Semantics& ops_;
   std::vector<std::string>& notes_;
+  struct Unknown {
+    std::string name, place;  ///< place: of the first node
+    int64_t version = 0;
+    int nodes = 0;
+  };
+  std::vector<Unknown> unknown_;
+  std::map<std::string, size_t> unknown_by_name_;
 };
 
 }  // namespace
@@ -412,7 +437,7 @@ Status check_structure(Model& m, const Functions& functions, const Semantics& op
     FERRULE_ASSIGN(Opsets own, read_opsets(f.opset_import(), where));
     FERRULE_TRY(walker.function(f, own));
   }
-  return {};
+  return walker.all_known();
 }
 
 }  // namespace ferrule::onnx_io
