@@ -338,14 +338,25 @@ std::shared_ptr<const DiskCache::Folder> DiskCache::look(bool make) {
   if (!folder || ::fstat(folder->fd, &st) != 0 || st.st_nlink == 0) {
     if (make) make_folders(root_);
     Descriptor root(::open(root_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (root.fd < 0 || ::fstat(root.fd, &st) != 0) return nullptr;
+    if (root.fd < 0 || ::fstat(root.fd, &st) != 0) {
+      if (make)
+        complain(fmt::format("nothing can be kept in the cache {}: {}", escape(root_),
+                             std::strerror(errno)));
+      return nullptr;
+    }
     if (std::string why = distrust(st); !why.empty()) {
       complain(fmt::format("the cache {} is not used: {}", escape(root_), why));
       return nullptr;
     }
-    if (make) ::mkdirat(root.fd, kFolder.data(), 0700);
+    int made = 0;  // why it could not be
+    if (make && ::mkdirat(root.fd, kFolder.data(), 0700) != 0 && errno != EEXIST) made = errno;
     int fd = ::openat(root.fd, kFolder.data(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0) return nullptr;
+    if (fd < 0) {
+      if (make)
+        complain(fmt::format("nothing can be kept in the cache {}: {}", escape(folder_),
+                             std::strerror(made ? made : errno)));
+      return nullptr;
+    }
     folder = std::make_shared<const Folder>(fd);
     if (::fstat(fd, &st) != 0) return nullptr;
     std::lock_guard lock(mutex_);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/base/diagnostics.h"
+#include "engine/base/suggest.h"
 #include "engine/graph/verify.h"
 #include "engine/interpreter/interpreter.h"
 #include "engine/onnx/infer_onnx.h"
@@ -198,6 +199,26 @@ Result<Semantics> load_operators(const EngineOptions& options) {
 
 }  // namespace
 
+namespace {
+
+/// Every `device:` of an override file is a device or a target, or may match one.
+Status check_devices(std::span<const Override> entries, std::vector<std::string> known) {
+  known.insert(known.begin(), {"cpu", "gpu"});
+  std::vector<Error> wrong;
+  for (const Override& e : entries)
+    for (const std::string& glob : e.devices)
+      if (std::ranges::none_of(known, [&](const std::string& d) { return glob_match(glob, d); }))
+        append(wrong, error(Code::rule_invalid, e.place(),
+                            fmt::format("device {} is no device and no target", escape(glob)),
+                            fmt::format("{}{}there are {}", did_you_mean(glob, known),
+                                        did_you_mean(glob, known).empty() ? "" : " ",
+                                        fmt::join(known, ", ")))
+                          .value());
+  return as_status(std::move(wrong));
+}
+
+}  // namespace
+
 Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& options) {
   auto k = std::make_shared<Knowledge>();
   FERRULE_ASSIGN(k->ops, load_operators(options));
@@ -211,6 +232,7 @@ Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& opt
   k->overrides = load_overrides(options.overrides, options.limits, found);
   FERRULE_TRY(
       apply_overrides(k->rules, k->overrides, k->target, options.selection, std::move(found)));
+  FERRULE_TRY(check_devices(k->overrides, target_names(options.rule_dirs)));
   if (!options.apply.empty()) {
     FERRULE_ASSIGN(k->instances, read_instances(options.apply, options.limits));
     FERRULE_TRY(apply_instances(k->rules, *k->instances));

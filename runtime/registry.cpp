@@ -94,10 +94,14 @@ constexpr const char* kBackends[] = {"cpu", "cuda", "reference", "null"};
 
 }  // namespace
 
+Status check_backend(std::string_view name) {
+  if (name == "auto" || std::ranges::find(kBackends, name) != std::end(kBackends)) return {};
+  return error(Code::usage, "--backend",
+               "no backend " + escape(name) + "; there are auto, cpu, cuda, reference, null");
+}
+
 Result<Backend*> open_backend(std::string_view name) {
-  if (std::find(std::begin(kBackends), std::end(kBackends), name) == std::end(kBackends))
-    return error(Code::usage, "--backend",
-                 "no backend " + escape(name) + "; there are auto, cpu, cuda, reference, null");
+  FERRULE_TRY(check_backend(name));
   return open_once(std::string(name));
 }
 

@@ -13,7 +13,9 @@ namespace ferrule {
 /// Opened once a process. errors: usage (no such backend; lists them), library_missing, those of
 /// Backend::available.
 Result<Backend*> find_backend(std::string_view name);
-/// The same, without asking whether it can run here.
+/// errors: usage, where there is no backend of this name (lists them).
+Status check_backend(std::string_view name);
+/// As find_backend, without asking whether it can run here.
 Result<Backend*> open_backend(std::string_view name);
 
 /// Who runs a plan, and which target it is made for.

@@ -6,6 +6,7 @@
 #include "codegen/annotate_plan.h"
 #include "codegen/cache.h"
 #include "engine/base/diagnostics.h"
+#include "engine/onnx/index_inputs.h"
 #include "engine/onnx/schema.h"
 #include "runtime/registry.h"
 #include "runtime/session.h"
@@ -97,10 +98,12 @@ struct Session::State {
 
   /// Inputs and outputs as the model declares them, then everything that holds for all shapes.
   Status take(Graph graph) {
+    const auto indices = index_inputs(graph);
     for (ValueId v : graph.inputs()) {
       input_by_name.emplace(graph.value(v).name, inputs.size());
       const std::string& name = graph.value(v).name;
       inputs.push_back({name, graph.value(v).type, defaults.contains(name)});
+      if (auto it = indices.find(v); it != indices.end()) inputs.back().below = it->second;
     }
     for (ValueId v : graph.outputs()) outputs.push_back({graph.value(v).name, graph.value(v).type});
     if (options.backend == "auto" && !options.require_device && backend->name() == "cuda")
@@ -255,6 +258,10 @@ struct Session::State {
       executable = by->prepare(context);
     }
     if (!executable) return fail(required(std::move(executable).error()));
+    if (tuning && !tuning->problems.empty() && *tuning->found == 0)
+      log(LogLevel::warning,
+          fmt::format("{} is of another model: none of its {} problems is one of this model's",
+                      escape(options.tuning), tuning->problems.size()));
     c.executable_ = std::move(*executable);
     c.idle_ = {c.executable_.get()};
     c.most_ = static_cast<size_t>(std::max(0, options.concurrent_runs));

@@ -58,6 +58,8 @@ struct Port {
   std::string name;
   Type type;              ///< as the model declares it
   bool optional = false;  ///< has a value where it is left out
+  /// Of an input that is read as indices: the size that its elements must stay below.
+  std::optional<Dim> below = std::nullopt;
 };
 
 /// One plan, bound to a backend.

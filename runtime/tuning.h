@@ -4,7 +4,9 @@
 // built-in rules. A backend decides what its problems and implementations are called; a name that
 // it does not know is ignored with a note.
 #pragma once
+#include <atomic>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -21,9 +23,13 @@ struct Tuning {
   std::string machine, target;  ///< where it was measured
   int threads = 0;
   std::map<std::string, Entry> problems;
+  /// How often a problem was found, of all copies: 0 when a model has none of them.
+  std::shared_ptr<std::atomic<int>> found = std::make_shared<std::atomic<int>>(0);
   const Entry* find(const std::string& problem) const {
     auto it = problems.find(problem);
-    return it == problems.end() ? nullptr : &it->second;
+    if (it == problems.end()) return nullptr;
+    ++*found;
+    return &it->second;
   }
 };
 

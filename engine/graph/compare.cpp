@@ -14,13 +14,13 @@ std::string describe(const Tensor& t) {
 
 Difference different(std::string text) {
   Difference d;
-  d.ok = false;
+  d.ok = d.same = false;
   d.text = std::move(text);
   return d;
 }
 
-/// Whether the reference could not have told a wrong result from a right one.
-bool says_nothing(const std::vector<double>& want) {
+/// Why the reference could not have told a wrong result from a right one; "" where it could.
+std::string_view says_nothing(const std::vector<double>& want) {
   size_t zeros = 0, odd = 0;
   bool constant = true;
   for (double w : want) {
@@ -28,7 +28,10 @@ bool says_nothing(const std::vector<double>& want) {
     odd += !std::isfinite(w);
     constant = constant && (w == want[0] || (std::isnan(w) && std::isnan(want[0])));
   }
-  return want.size() > 1 && (constant || 2 * zeros > want.size() || 2 * odd > want.size());
+  if (want.size() < 2) return "";
+  if (constant) return "all its elements are the same, which says little";
+  if (2 * zeros > want.size()) return "over half of it is 0, which says little";
+  return 2 * odd > want.size() ? "over half of it is not finite, which says little" : "";
 }
 
 /// The Euclidean norm, relative to `unit`, over elements that are finite in both.
@@ -49,9 +52,11 @@ void compare_norms(const std::vector<double>& a, const std::vector<double>& b,
   if (largest == 0) largest = 1;
   const double off = norm(a, b, largest, [&](size_t k) { return a[k] - b[k]; }),
                size = norm(a, b, largest, [&](size_t k) { return b[k]; });
-  if (off <=
-      tolerance.norm * size + tolerance.least / largest * std::sqrt(static_cast<double>(a.size())))
-    return;
+  const double allowed =
+      tolerance.norm * size + tolerance.least / largest * std::sqrt(static_cast<double>(a.size()));
+  if (size > 0 && off * d.allowed > d.error * allowed)
+    d.together = true, d.error = off / size, d.allowed = allowed / size;
+  if (off <= allowed) return;
   double worst = -1;
   for (size_t k = 0; k < a.size(); ++k)
     if (const double abs = std::abs(a[k] - b[k]); std::isfinite(abs) && abs > worst)
@@ -84,7 +89,12 @@ Difference compare(const Tensor& got, const Tensor& want, const Tolerance& toler
   }
   std::vector<double> a = got.to_f64(), b = want.to_f64();
   const double largest = scale_of(b);
+  double own = 0, worst = 0;  // the largest element; what an element uses of what it may
+  for (double w : b)
+    if (std::isfinite(w)) own = std::max(own, std::abs(w));
+  if (own == 0) own = 1;
   Difference d;
+  d.allowed = tolerance.absolute * largest / own;
   for (size_t k = 0; k < a.size(); ++k) {
     bool same = (std::isnan(a[k]) && std::isnan(b[k])) || a[k] == b[k];
     if (zero_sign && a[k] == 0 && std::signbit(a[k]) != std::signbit(b[k])) same = false;
@@ -92,10 +102,12 @@ Difference compare(const Tensor& got, const Tensor& want, const Tolerance& toler
       double abs = std::abs(a[k] - b[k]);
       d.max_abs = std::max(d.max_abs, abs);
       if (b[k] != 0) d.max_rel = std::max(d.max_rel, abs / std::abs(b[k]));
-      if (abs <= tolerance.relative * std::abs(b[k]) + tolerance.absolute * largest) {
-        if (!(zero_sign && abs == 0)) same = true;
-      }
+      const double allowed = tolerance.relative * std::abs(b[k]) + tolerance.absolute * largest;
+      if (allowed > 0 && abs / allowed > worst)
+        worst = abs / allowed, d.error = abs / own, d.allowed = allowed / own;
+      if (abs <= allowed && !(zero_sign && abs == 0)) same = true;
     }
+    d.same = d.same && ((std::isnan(a[k]) && std::isnan(b[k])) || a[k] == b[k]);
     if (!same && d.ok) {
       d.ok = false;
       d.at = static_cast<int64_t>(k);
@@ -110,8 +122,16 @@ Difference compare(const Tensor& got, const Tensor& want, const Tolerance& toler
       d.text = fmt::format("most elements as small as element {} differ alike: it is {}, want {}",
                            at, a[k], b[k]);
     }
-  d.mistrusted = d.ok && (d.doubtful || says_nothing(b));
+  if (d.ok && !d.doubtful) d.text = says_nothing(b);
+  d.mistrusted = d.ok && !d.text.empty();
   return d;
+}
+
+std::string margin_text(const Difference& d) {
+  if (d.allowed == 0) return "";
+  return d.together ? fmt::format("error of all elements together {:.2g} of {:.2g} allowed",
+                                  d.error, d.allowed)
+                    : fmt::format("largest error {:.2g} of {:.2g} allowed", d.error, d.allowed);
 }
 
 double scale_of(std::span<const double> want) {

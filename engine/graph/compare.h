@@ -11,14 +11,23 @@ struct Difference {
   bool ok = true;
   double max_abs = 0;  ///< largest |got - want| of finite elements
   double max_rel = 0;  ///< largest |got - want| / |want|, where want is not 0
+  /// How far off it is and how far it may be, as parts of the largest element: of the element that
+  /// uses most of what it may, or (`together`) of all elements by their norms where those use more.
+  double error = 0, allowed = 0;
+  bool together = false;
+  bool same = true;  ///< bit for bit, but for the payloads of NaN and the sign of 0
   int64_t at =
       -1;  ///< first element outside the tolerance; the furthest off where only all together are
-  std::string text;         ///< one line: what differs; empty when ok and not doubtful
+  std::string text;         ///< one line: what differs, or why it is mistrusted
   bool mistrusted = false;  ///< equal, but says nothing: over half zeros, constant, or not finite
   /// Equal, but small elements are systematically off: wrong, or the rounding of something that
   /// they share, which a result in f64 tells apart.
   bool doubtful = false;
 };
+
+/// "largest error 2e-07 of 1e-05 allowed", or "of all elements together"; "" of a type without
+/// tolerance.
+std::string margin_text(const Difference& d);
 
 /// Dtype and dims must be equal; NaN and infinities must stand at the same places.
 /// `zero_sign`: -0 and +0 differ (bit-exact classes).

@@ -1,10 +1,12 @@
-// The zip container (stored members, zip64 sizes accepted) and the .npy header, written out by
-// hand: both are small, and every offset read from a file is checked against its size.
+// The zip container (zip64 sizes accepted) and the .npy header, written out by hand: both are
+// small, and every offset read from a file is checked against its size. zlib inflates what is
+// compressed.
 #include "engine/graph/npz.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include <algorithm>
 #include <array>
@@ -231,7 +233,7 @@ std::optional<int64_t> count_elements(const std::vector<int64_t>& dims, size_t i
 }
 
 Result<Tensor> parse_strings(const Header& h, Bytes data, const std::string& place) {
-  const bool unicode = h.descr[1] == 'U';
+  const bool unicode = h.descr[1] == 'U', swapped = h.descr[0] == '>';
   size_t width = 0;
   for (char c : h.descr.substr(2)) {
     if (c < '0' || c > '9' || width > (1u << 24)) return bad(place, "unknown element type");
@@ -246,7 +248,8 @@ Result<Tensor> parse_strings(const Header& h, Bytes data, const std::string& pla
     const Bytes b = data.substr(from * item, item);
     if (!unicode) return std::string(b.substr(0, b.find_last_not_of('\0') + 1));
     for (size_t k = 0; k < width; ++k) {
-      if (const auto c = read_le<uint32_t>(b, k * 4)) append_utf8(out, c);
+      const auto c = read_le<uint32_t>(b, k * 4);
+      if (c) append_utf8(out, swapped ? __builtin_bswap32(c) : c);
     }
     return out;
   };
@@ -272,8 +275,10 @@ Result<Tensor> parse_npy(Bytes b, const std::string& place) {
   if (h->descr.size() > 2 && (h->descr[1] == 'U' || h->descr[1] == 'S')) {
     return parse_strings(*h, data, place);
   }
+  const bool swapped = h->descr.starts_with('>');
+  const std::string descr = swapped ? "<" + h->descr.substr(1) : h->descr;
   const auto type =
-      std::ranges::find_if(kTypes, [&](const NumpyType& t) { return t.descr == h->descr; });
+      std::ranges::find_if(kTypes, [&](const NumpyType& t) { return t.descr == descr; });
   if (type == std::end(kTypes)) {
     return bad(place, fmt::format("element type '{}' is not supported", escape(h->descr)));
   }
@@ -293,6 +298,10 @@ Result<Tensor> parse_npy(Bytes b, const std::string& place) {
   if (type->dtype == DType::boolean) {
     for (int64_t i = 0; i < *n; ++i) out[i] = out[i] != 0;
   }
+  const size_t number = descr[1] == 'c' ? item / 2 : item;  // a complex number is two
+  if (swapped)
+    for (int64_t at = 0; at < *n * static_cast<int64_t>(item); at += static_cast<int64_t>(number))
+      std::reverse(out + at, out + at + number);
   return tensor;
 }
 
@@ -346,9 +355,35 @@ constexpr uint32_t kLocal = 0x04034b50, kCentral = 0x02014b50, kEnd = 0x06054b50
 
 struct Member {
   std::string name;
-  uint64_t offset, size;
+  uint64_t offset, packed, size;
   uint32_t crc;
+  bool deflated;
 };
+
+constexpr uint64_t kMostDeflated = 1032;  ///< bytes that one byte of deflated data can become
+
+/// The member's bytes as they were before they were compressed.
+Result<std::string> inflated(Bytes packed, uint64_t size, const std::string& place) {
+  if (size / kMostDeflated > packed.size()) return bad(place, "its size cannot be right");
+  std::string out(size, '\0');
+  z_stream z{};
+  if (inflateInit2(&z, -MAX_WBITS) != Z_OK) return bad(place, "zlib cannot be started");
+  constexpr size_t kMost = size_t{1} << 30;  // zlib counts in 32 bits
+  size_t read = 0, written = 0;
+  int state = Z_OK;
+  do {
+    z.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data() + read));
+    z.avail_in = static_cast<uInt>(std::min(kMost, packed.size() - read));
+    z.next_out = reinterpret_cast<Bytef*>(out.data() + written);
+    z.avail_out = static_cast<uInt>(std::min(kMost, out.size() - written));
+    const uInt in = z.avail_in, room = z.avail_out;
+    state = inflate(&z, Z_NO_FLUSH);
+    read += in - z.avail_in, written += room - z.avail_out;
+  } while (state == Z_OK);
+  inflateEnd(&z);
+  if (state != Z_STREAM_END || written != size) return bad(place, "its compressed data is damaged");
+  return out;
+}
 
 /// 64-bit values of the zip64 extra field, in the order of the 32-bit fields that are all ones.
 bool zip64(Bytes extra, uint64_t& size, uint64_t& packed, uint64_t& offset) {
@@ -397,19 +432,21 @@ Result<std::vector<Member>> list_members(Bytes b, const std::string& place) {
     if (name + extra + comment > b.size() - at - 46) return bad(place, "damaged zip directory");
     uint64_t packed = read_le<uint32_t>(b, at + 20), size = read_le<uint32_t>(b, at + 24);
     uint64_t offset = read_le<uint32_t>(b, at + 42);
-    Member m{std::string(b.substr(at + 46, name)), 0, 0, read_le<uint32_t>(b, at + 16)};
+    Member m{std::string(b.substr(at + 46, name)), 0, 0, 0, read_le<uint32_t>(b, at + 16), false};
     if (!zip64(b.substr(at + 46 + name, extra), size, packed, offset)) {
       return bad(place, "damaged zip64 field");
     }
-    if (read_le<uint16_t>(b, at + 10) != 0 || packed != size) {
-      return bad(place, fmt::format("member \"{}\" is compressed", escape(m.name)));
-    }
+    const auto method = read_le<uint16_t>(b, at + 10);
+    m.deflated = method == Z_DEFLATED;
+    if ((method != 0 && !m.deflated) || (!m.deflated && packed != size))
+      return bad(place, fmt::format("member \"{}\" is compressed in a way that is not known",
+                                    escape(m.name)));
     if (offset > b.size() || b.size() - offset < 30 || read_le<uint32_t>(b, offset) != kLocal) {
       return bad(place, fmt::format("member \"{}\" is damaged", escape(m.name)));
     }
     m.offset = offset + 30 + read_le<uint16_t>(b, offset + 26) + read_le<uint16_t>(b, offset + 28);
-    m.size = size;
-    if (m.offset > b.size() || m.size > b.size() - m.offset) {
+    m.packed = packed, m.size = size;
+    if (m.offset > b.size() || m.packed > b.size() - m.offset) {
       return bad(place, fmt::format("member \"{}\" is cut off", escape(m.name)));
     }
     at += 46 + name + extra + comment;
@@ -443,8 +480,13 @@ Result<std::map<std::string, Tensor>> read_npz(const std::string& path) {
   }
   FERRULE_ASSIGN(const auto members, list_members(bytes, path));
   for (const Member& m : members) {
-    const Bytes data = Bytes(bytes).substr(m.offset, m.size);
+    Bytes data = Bytes(bytes).substr(m.offset, m.packed);
     const std::string place = path + ":" + m.name;
+    std::string whole;
+    if (m.deflated) {
+      FERRULE_ASSIGN(whole, inflated(data, m.size, place));
+      data = whole;
+    }
     if (crc32(data) != m.crc) return bad(place, "its checksum is wrong");
     FERRULE_ASSIGN(auto tensor, parse_npy(data, place));
     std::string key = m.name.ends_with(".npy") ? m.name.substr(0, m.name.size() - 4) : m.name;

@@ -1,7 +1,7 @@
 // Reading and writing numpy's .npy and .npz files: what run takes as inputs, gives as outputs, and
-// what reference results come in. Only stored (uncompressed) zip members; little-endian; either
-// memory order. bf16 has no numpy type: it is written as, and read from, the raw 2-byte type "V2",
-// as ml_dtypes does it; 4-bit types are written one a byte.
+// what reference results come in. Read: stored and deflated zip members, either byte order, either
+// memory order; written: stored, little-endian. bf16 has no numpy type: it is written as, and read
+// from, the raw 2-byte type "V2", as ml_dtypes does it; 4-bit types are written one a byte.
 #pragma once
 #include <map>
 #include <string>

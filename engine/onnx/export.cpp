@@ -80,10 +80,14 @@ void each_node(const Graph& g, F&& f) {
 
 constexpr int kWindowsBehind = 22;  ///< the first opset that does not count them
 
+int newest_opset() {
+  return onnx::OpSchemaRegistry::DomainToVersionRange::Instance().Map().at("").second;
+}
+
 /// The oldest opset of ai.onnx that all nodes fit, and whose inference gives their sizes.
 int choose_opset(const Graph& g) {
   using Registry = onnx::OpSchemaRegistry;
-  int last = Registry::DomainToVersionRange::Instance().Map().at("").second;
+  const int last = newest_opset();
   int opset = kFirstOpset;
   each_node(g, [&](const Graph& in, const Node& n) {
     const auto* newest = n.domain.empty() ? Registry::Schema(operator_name(n.op), "") : nullptr;
@@ -135,17 +139,101 @@ class DataFile {
   int64_t at_ = 0;
 };
 
+/// "tensor(float)", as schemas name types; null of what no schema names.
+const std::string* schema_type(DType t) {
+  static const std::map<DType, std::string> kNames = {{DType::f32, "float"},
+                                                      {DType::f64, "double"},
+                                                      {DType::f16, "float16"},
+                                                      {DType::bf16, "bfloat16"},
+                                                      {DType::i8, "int8"},
+                                                      {DType::i16, "int16"},
+                                                      {DType::i32, "int32"},
+                                                      {DType::i64, "int64"},
+                                                      {DType::u8, "uint8"},
+                                                      {DType::u16, "uint16"},
+                                                      {DType::u32, "uint32"},
+                                                      {DType::u64, "uint64"},
+                                                      {DType::boolean, "bool"},
+                                                      {DType::string, "string"},
+                                                      {DType::complex64, "complex64"},
+                                                      {DType::complex128, "complex128"}};
+  auto it = kNames.find(t);
+  return it == kNames.end() ? nullptr
+                            : onnx::Utils::DataTypeUtils::ToType("tensor(" + it->second + ")");
+}
+
+/// Whether the schema takes inputs of the node's types.
+bool takes_types(const Graph& g, const Node& n, const onnx::OpSchema& schema) {
+  const auto& formal = schema.inputs();
+  for (size_t k = 0; k < n.inputs.size() && !formal.empty(); ++k) {
+    if (!n.inputs[k]) continue;
+    const DType t = g.value(n.inputs[k]).type.dtype;
+    if (t == DType::undefined) continue;
+    const std::string* name = schema_type(t);
+    if (!name || !formal[std::min(k, formal.size() - 1)].GetTypes().contains(name)) return false;
+  }
+  return true;
+}
+
+/// The opset that is asked for, if it can express every node.
+Result<int> asked_opset(const Graph& g, int opset) {
+  using Registry = onnx::OpSchemaRegistry;
+  const int last = newest_opset();
+  if (opset < kOldestExport || opset > last)
+    return error(Code::usage, "--opset",
+                 fmt::format("{} is none of {} to {}", opset, kOldestExport, last));
+  std::optional<Error> wrong;
+  each_node(g, [&](const Graph& in, const Node& n) {
+    if (wrong || !n.domain.empty()) return;
+    const auto* newest = Registry::Schema(operator_name(n.op), "");
+    if (!newest) return;
+    auto can = [&](int at) {
+      const auto* schema = Registry::Schema(operator_name(n.op), at, "");
+      return schema && fits(n, *schema, *newest) && takes_types(in, n, *schema) &&
+             (at >= kWindowsBehind || !outgrows_old_inference(in, n));
+    };
+    if (can(opset)) return;
+    int first = opset;
+    while (first <= last && !can(first)) ++first;
+    wrong = error(Code::usage, "--opset",
+                  fmt::format("opset {} cannot express node {} ({}){}", opset, quote(n.name),
+                              operator_name(n.op),
+                              first <= last ? fmt::format(", opset {} can", first) : ""))
+                .value();
+    wrong->hint = n.rule.empty()
+                      ? "leave --opset out, or pass a newer one"
+                      : fmt::format("--disable {} leaves the nodes that it replaced", n.rule);
+  });
+  if (wrong) return fail(std::move(*wrong));
+  return opset;
+}
+
+/// That of the opset's time, from 8 (functions need it) to 10 (all that is written).
+int ir_version_of(int opset) { return opset >= 21 ? 10 : opset >= 19 ? 9 : 8; }
+
 using ValueNames = std::map<ValueId, std::string>;
 
 class Exporter {
  public:
-  Exporter(const Graph& g, const ExportOptions& options, DataFile* data = nullptr)
-      : options_(options), data_(data), opset_(choose_opset(g)) {}
+  Exporter(const ExportOptions& options, int opset, DataFile* data = nullptr)
+      : options_(options), data_(data), opset_(opset) {}
+  /// With the opset that is asked for, or chosen. errors: usage.
+  static Result<Exporter> make(const Graph& g, const ExportOptions& options,
+                               DataFile* data = nullptr) {
+    if (!options.opset) return Exporter(options, choose_opset(g), data);
+    FERRULE_ASSIGN(const int opset, asked_opset(g, options.opset));
+    return Exporter(options, opset, data);
+  }
+  /// Of weights only their names are kept.
+  Exporter& without_weights() {
+    weights_ = false;
+    return *this;
+  }
 
   Result<std::unique_ptr<onnx::ModelProto>> run(const Graph& g) {
     auto m = std::make_unique<onnx::ModelProto>();
     model_ = m.get();
-    m->set_ir_version(10);
+    m->set_ir_version(ir_version_of(opset_));
     m->set_producer_name("ferrule");
     m->set_producer_version(FERRULE_VERSION);
     FERRULE_TRY(graph(g, *m->mutable_graph(), nullptr));
@@ -208,7 +296,8 @@ class Exporter {
     const bool beside = data_ && !outer;
     FERRULE_TRY(constants(g, names, [&](const std::string& name, const Tensor& t) -> Status {
       onnx::TensorProto& p = *out.add_initializer();
-      if (beside && DataFile::takes(t)) {
+      if (!weights_) {
+      } else if (beside && DataFile::takes(t)) {
         FERRULE_ASSIGN(p, data_->add(t));
       } else {
         p = onnx_io::to_proto(t);
@@ -283,7 +372,7 @@ class Exporter {
     auto* a = p->add_attribute();
     a->set_name("value");
     a->set_type(onnx::AttributeProto::TENSOR);
-    *a->mutable_t() = onnx_io::to_proto(t);
+    if (weights_) *a->mutable_t() = onnx_io::to_proto(t);
   }
 
   /// The body's nodes in place of the group. `in` and `out`: names outside.
@@ -344,6 +433,7 @@ class Exporter {
   }
 
   ExportOptions options_;
+  bool weights_ = true;
   DataFile* data_;  ///< null: all weights stand in the model
   int opset_;
   onnx::ModelProto* model_ = nullptr;
@@ -362,14 +452,22 @@ int64_t weight_bytes(const Graph& g) {
 }  // namespace
 
 Result<std::string> export_bytes(const Graph& g, const ExportOptions& options) {
-  FERRULE_ASSIGN(auto m, Exporter(g, options).run(g));
+  FERRULE_ASSIGN(Exporter exporter, Exporter::make(g, options));
+  FERRULE_ASSIGN(auto m, exporter.run(g));
   if (m->ByteSizeLong() > INT32_MAX)
     return error(Code::limit_exceeded, "", "the size of the model in bytes", m->ByteSizeLong(),
                  INT32_MAX);
   return m->SerializeAsString();
 }
 
-Status export_file(const Graph& g, const std::string& path, const ExportOptions& options) {
+Result<FileContents> export_contents(const Graph& g, const ExportOptions& options) {
+  FERRULE_ASSIGN(Exporter exporter, Exporter::make(g, options));
+  FERRULE_ASSIGN(auto m, exporter.without_weights().run(g));
+  return onnx_io::contents_of(*m);
+}
+
+Status export_file(const Graph& g, const std::string& path, const ExportOptions& options,
+                   FileContents* contents) {
   auto exists = [&](const std::string& p) {
     struct stat st;
     return ::lstat(p.c_str(), &st) == 0;
@@ -382,7 +480,9 @@ Status export_file(const Graph& g, const std::string& path, const ExportOptions&
   const size_t slash = data_path.rfind('/');
   DataFile data(data_path, slash == std::string::npos ? data_path : data_path.substr(slash + 1));
   if (beside) FERRULE_TRY(data.open());
-  FERRULE_ASSIGN(auto m, Exporter(g, options, beside ? &data : nullptr).run(g));
+  FERRULE_ASSIGN(Exporter exporter, Exporter::make(g, options, beside ? &data : nullptr));
+  FERRULE_ASSIGN(auto m, exporter.run(g));
+  if (contents) *contents = onnx_io::contents_of(*m);
   if (beside) FERRULE_TRY(data.commit(options.force));
   if (m->ByteSizeLong() > INT32_MAX)
     return error(Code::limit_exceeded, "", "the size of the model in bytes", m->ByteSizeLong(),

@@ -32,6 +32,7 @@ Result<Imported> finish(std::unique_ptr<Model> m, ExternalRoots roots, const Imp
   FERRULE_ASSIGN(Functions functions, read_functions(*m, limits));
   FERRULE_TRY(check_structure(*m, functions, ops, limits, out.notes));
   FERRULE_TRY(run_checker(*m, functions, ops));
+  if (options.contents) out.contents = contents_of(*m);
   FERRULE_TRY(convert(*m, functions, opsets, roots, options, limits, out));
   out.external_data = !roots.mapped.empty();
   for (const auto& [domain, version] : opsets) out.opsets[domain] = static_cast<int>(version);

@@ -11,6 +11,7 @@
 
 #include "engine/base/limits.h"
 #include "engine/graph/graph.h"
+#include "engine/onnx/contents.h"
 #include "engine/semantics/semantics.h"
 
 namespace ferrule {
@@ -25,6 +26,7 @@ struct ImportOptions {
   /// Asked for `ops` once a file is read, before its operators are looked at: they may be loaded
   /// meanwhile.
   std::function<const Semantics*()> file_read;
+  bool contents = false;     ///< also say what stands in the file
   bool own_origins = false;  ///< a node out of a function stands for itself, not for the call
   int64_t text_opset = 21;   ///< import_text: opset of ai.onnx where the text has no header
 };
@@ -45,6 +47,7 @@ struct Imported {
   std::map<std::string, Tensor> defaults;  ///< overridable inputs and their values
   ModelInfo info;
   bool external_data = false;  ///< some weights lie in files of their own
+  FileContents contents;       ///< where it was asked for
 };
 
 /// errors: file_not_found, not_onnx, model_invalid, graph_cycle, dangling_input, duplicate_value,

@@ -18,6 +18,7 @@ class OpSchema;
 
 namespace ferrule {
 class Semantics;       // semantics/semantics.h
+struct FileContents;   // contents.h
 struct ImportOptions;  // import.h
 struct Imported;
 }  // namespace ferrule
@@ -38,6 +39,9 @@ inline std::string canonical_domain(const std::string& d) { return d == "ai.onnx
 Result<std::unique_ptr<Model>> read_file(const std::string& path, const Limits& limits);
 Result<std::unique_ptr<Model>> parse_bytes(std::string_view bytes, const Limits& limits);
 Result<std::unique_ptr<Model>> parse_text(std::string_view text, int64_t opset);
+
+// --- contents.cpp
+FileContents contents_of(const Model& m);
 
 // --- structure.cpp: what must hold before anything walks the model freely
 using Opsets = std::map<std::string, int64_t>;

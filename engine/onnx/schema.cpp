@@ -89,6 +89,13 @@ const OperatorSchema* operator_schema(std::string_view domain, std::string_view 
   return it->second ? &*it->second : nullptr;
 }
 
+std::vector<std::string> operator_names(std::string_view domain) {
+  std::vector<std::string> out;
+  for (const onnx::OpSchema& s : onnx::OpSchemaRegistry::get_all_schemas())
+    if (s.domain() == domain) out.push_back(s.Name());
+  return out;
+}
+
 std::optional<Attr> schema_default(std::string_view domain, std::string_view op,
                                    std::string_view attribute) {
   const onnx::OpSchema* s = newest(domain, op);

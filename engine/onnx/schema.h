@@ -44,6 +44,8 @@ struct OperatorSchema {
 };
 /// The newest version of an operator; null: ONNX has none of this name.
 const OperatorSchema* operator_schema(std::string_view domain, std::string_view op);
+/// ONNX's operators of a domain.
+std::vector<std::string> operator_names(std::string_view domain);
 inline const OperatorSchema* operator_schema(const Node& n) {
   return operator_schema(n.domain, n.op.text());
 }

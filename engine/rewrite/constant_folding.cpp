@@ -1,6 +1,8 @@
 // Constant folding and dead code: not rules. A node whose operands are all constants is run once,
 // by the interpreter, in its own types; small integer results that inference knows become
 // constants, too.
+#include <deque>
+
 #include "engine/base/diagnostics.h"
 #include "engine/interpreter/interpreter.h"
 #include "engine/match/facts.h"
@@ -118,9 +120,19 @@ class Folder {
     const Node& n = g_.node(id);
     if (!n.subgraphs.empty() || n.body || !deterministic(n)) return {};
     std::vector<const Tensor*> inputs;
-    for (ValueId v : n.inputs) {
-      if (v && (!g_.constant(v) || g_.value(v).is_input)) return {};
-      inputs.push_back(v ? g_.constant(v) : nullptr);
+    std::deque<Tensor> lent;
+    const OpFormula* formula = ctx_.ops.find(n);
+    for (size_t slot = 0; slot < n.inputs.size(); ++slot) {
+      const ValueId v = n.inputs[slot];
+      const Tensor* constant = v && !g_.value(v).is_input ? g_.constant(v) : nullptr;
+      if (v && !constant && formula && !formula->reads(slot)) {
+        // It lends its type alone (CastLike): a value of that type stands in for it.
+        const DType type = g_.value(v).type.dtype;
+        if (!is_float(type) && !is_int(type) && type != DType::boolean) return {};
+        constant = &lent.emplace_back(Tensor::scalar(type, 0));
+      }
+      if (v && !constant) return {};
+      inputs.push_back(constant);
     }
     // Weights that are stored quantized stay so: their scale is the kernel's business.
     if (ctx_.ops.in_class(n, "quantize") || !interpretable(n, ctx_.ops)) return {};

@@ -8,7 +8,9 @@
 #include <set>
 
 #include "engine/base/limits.h"
+#include "engine/base/suggest.h"
 #include "engine/base/yaml.h"
+#include "engine/onnx/schema.h"
 #include "engine/rule/expr.h"
 #include "engine/rule/expr_ast.h"
 #include "engine/rule/load.h"
@@ -301,13 +303,14 @@ class Weight {
 
 class Checker {
  public:
-  Checker(const RuleSet& set, const Semantics& ops) : set_(set), shape_(ops) {}
+  Checker(const RuleSet& set, const Semantics& ops) : set_(set), ops_(ops), shape_(ops) {}
 
   CheckReport run() {
     for (size_t k = 0; k < set_.rules.size(); ++k) {
       const Rule& r = *set_.rules[k];
       for (size_t j = 0; j < k; ++j) pair(*set_.rules[j], r);
       if (r.kind == RuleKind::rewrite) decreases(r);
+      known_operators(r);
       unused(r);
       unused_blocks(r);
       tests(r);
@@ -324,7 +327,7 @@ class Checker {
     e.excerpt = yaml::Source{r.file, r.text}.excerpt(at.line, at.column);
     report_.errors.push_back(std::move(e));
   }
-  void note(const Rule& r, const std::string& text) { report_.notes.push_back(r.id + ": " + text); }
+  void note(const Rule& r, const std::string& text) { report_.notes.push_back({&r, text}); }
 
   void pair(const Rule& a, const Rule& b) {
     if (a.phase != b.phase || !a.enabled || !b.enabled || a.match.lines.empty() ||
@@ -356,6 +359,31 @@ class Checker {
            fmt::format("rule {} replaces {} operators by {}: it does not decrease", r.id, before,
                        after),
            "say once: true if it fires once per root");
+  }
+
+  /// Operators of ONNX's that there are not; of other domains, that nothing here describes.
+  void known_operators(const Rule& r) {
+    std::set<std::string> labels;
+    auto look = [&](const PatternExpr& e) {
+      for (const std::string& op : e.ops) {
+        if (labels.contains(op) || op.starts_with("group.")) continue;
+        const size_t colons = op.find("::");
+        const std::string domain = colons == op.npos ? "" : op.substr(0, colons),
+                          name = colons == op.npos ? op : op.substr(colons + 2);
+        if (ops_.find(domain, name) || operator_schema(domain, name)) continue;
+        if (domain.empty())
+          fail(r, e.place, fmt::format("operator {} is none of ONNX's", escape(op)),
+               did_you_mean(name, operator_names(domain)));
+        else
+          note(r, fmt::format("operator {} is described nowhere", escape(op)));
+      }
+    };
+    for (const PatternLine& l : r.match.lines)
+      each_expr(*l.expr, [&](const PatternExpr& e) {
+        look(e);
+        if (!e.label.empty()) labels.insert(e.label);
+      });
+    for (const PatternLine& l : r.rewrite.lines) each_expr(*l.expr, look);
   }
 
   /// Labels and symbols that nothing reads.
@@ -507,6 +535,7 @@ class Checker {
   }
 
   const RuleSet& set_;
+  const Semantics& ops_;
   PatternShape shape_;
   CheckReport report_;
 };

@@ -40,11 +40,15 @@ bool same(const Rule& a, const Rule& b);
 /// The JSON Schema of rule files, generated from the loader's own tables.
 std::string rule_schema();
 /// Static checks over a whole set beyond loading: unreachable rules, overlaps, unused names, cycles
-/// of before/after, rewrites that do not decrease. Each finding is one line; `errors` those that
-/// must fail.
+/// of before/after, rewrites that do not decrease. operators that nothing describes. Each finding
+/// is one line; `errors` those that must fail.
+struct RuleNote {
+  const Rule* rule = nullptr;
+  std::string text;
+};
 struct CheckReport {
   std::vector<Error> errors;
-  std::vector<std::string> notes;
+  std::vector<RuleNote> notes;
 };
 CheckReport check_rules(const RuleSet& set, const Semantics& ops);
 

@@ -52,8 +52,9 @@ Result<EngineOptions> rule_options(const Common& common);
 Result<SessionOptions> session_options(const Common& common);
 /// What library epilogues may do.
 LowerOptions lower_options(const Common& common);
-/// "x:1x3x224x224" or "x:1,3,224,224" -> name, dims.
-Result<std::pair<std::string, std::vector<int64_t>>> parse_shape(const std::string& text);
+/// "x:1x3x224x224" or "x:1,3,224,224", and several: "a:1x16,b:1x16".
+using NamedShapes = std::vector<std::pair<std::string, std::vector<int64_t>>>;
+Result<NamedShapes> parse_shapes(const std::string& text);
 
 /// A model and what plans it.
 struct Loaded {
@@ -61,10 +62,11 @@ struct Loaded {
   std::shared_ptr<const Knowledge> knowledge;
   Imported model;
 };
-Result<Loaded> load_model(const Common& common);
+/// `contents`: also what stands in the file.
+Result<Loaded> load_model(const Common& common, bool contents = false);
 /// Its second half: the model file alone.
 Result<Imported> import_model(const Common& common, const EngineOptions& options,
-                              const Knowledge& knowledge);
+                              const Knowledge& knowledge, bool contents = false);
 
 /// Model -> fused graph -> plan -> launches, for the commands that run nothing.
 struct Explained {
@@ -108,5 +110,7 @@ void add_reduce(CLI::App& app, Common& common, int& exit);
 void add_cache(CLI::App& app, Common& common, int& exit);
 void add_tune(CLI::App& app, Common& common, int& exit);
 void add_doctor(CLI::App& app, Common& common, int& exit);
+/// completion, man and help; behind all other commands.
+void add_completion(CLI::App& app, Common& common, int& exit);
 
 }  // namespace ferrule::cli

@@ -12,6 +12,7 @@
 #include "engine/onnx/import.h"
 #include "engine/semantics/infer.h"
 #include "runtime/cli/cli.h"
+#include "runtime/cli/progress.h"
 #include "runtime/registry.h"
 #include "runtime/shipped_rules.h"
 
@@ -123,26 +124,34 @@ void set_body(CLI::App& command, Common& common, int& exit, Command body) {
   });
 }
 
-Result<std::pair<std::string, std::vector<int64_t>>> parse_shape(const std::string& text) {
+Result<NamedShapes> parse_shapes(const std::string& text) {
   auto malformed = [&] {
     return error(Code::usage, "--shapes", fmt::format("{} is not NAME:1x3x224x224", escape(text)));
   };
-  size_t colon = text.rfind(':');
-  if (colon == std::string::npos || colon == 0) return malformed();
-  std::vector<int64_t> dims;
-  std::string rest = text.substr(colon + 1);
-  for (size_t at = 0; at < rest.size();) {
-    size_t end = rest.find_first_of("x,", at);
-    std::string part = rest.substr(at, end - at);
-    if (part.empty() || part.size() > 12 ||
-        part.find_first_not_of("0123456789") != std::string::npos)
+  NamedShapes all;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t comma = std::min(text.find(',', at), text.size());
+    std::string part = text.substr(at, comma - at);
+    at = comma + 1;
+    if (const size_t colon = part.rfind(':'); colon != std::string::npos) {
+      if (colon == 0) return malformed();
+      all.emplace_back(part.substr(0, colon), std::vector<int64_t>{});
+      part.erase(0, colon + 1);
+      if (part.empty() && comma == text.size()) continue;  // a scalar
+    } else if (all.empty()) {
       return malformed();
-    dims.push_back(std::stoll(part));
-    if (end == std::string::npos) break;
-    at = end + 1;
-    if (at == rest.size()) return malformed();
+    }
+    for (size_t from = 0; from <= part.size();) {
+      const size_t x = std::min(part.find('x', from), part.size());
+      const std::string size = part.substr(from, x - from);
+      if (size.empty() || size.size() > 12 ||
+          size.find_first_not_of("0123456789") != std::string::npos)
+        return malformed();
+      all.back().second.push_back(std::stoll(size));
+      from = x + 1;
+    }
   }
-  return std::pair{text.substr(0, colon), dims};
+  return all;
 }
 
 Result<EngineOptions> engine_options(const Common& common) {
@@ -167,9 +176,14 @@ Result<EngineOptions> engine_options(const Common& common) {
   o.allow_unproven = common.allow_unproven;
   o.shapes = common.input_shapes;
   for (const std::string& s : common.shapes) {
-    FERRULE_ASSIGN(auto shape, parse_shape(s));
-    o.shapes[shape.first] = shape.second;
+    FERRULE_ASSIGN(const NamedShapes shapes, parse_shapes(s));
+    for (const auto& [name, dims] : shapes)
+      if (!o.shapes.emplace(name, dims).second)
+        return error(Code::usage, "--shapes", fmt::format("input {} is given twice", escape(name)));
   }
+  FERRULE_TRY(check_backend(common.backend));
+  if (!common.tuning.empty() && !exists(common.tuning))
+    return error(Code::file_not_found, "--tuning", escape(common.tuning), "no such file");
   return o;
 }
 
@@ -206,7 +220,7 @@ LowerOptions lower_options(const Common& common) {
   return {.strict = common.strict, .fast_math = common.fast_math};
 }
 
-Result<Loaded> load_model(const Common& common) {
+Result<Loaded> load_model(const Common& common, bool contents) {
   Loaded l;
   FERRULE_ASSIGN(l.options, engine_options(common));
   if (common.backend == "cuda" && common.target.empty()) {
@@ -215,16 +229,18 @@ Result<Loaded> load_model(const Common& common) {
     l.options.target = gpu.target;
   }
   FERRULE_ASSIGN(l.knowledge, load_knowledge(l.options));
-  FERRULE_ASSIGN(l.model, import_model(common, l.options, *l.knowledge));
+  FERRULE_ASSIGN(l.model, import_model(common, l.options, *l.knowledge, contents));
   return l;
 }
 
 Result<Imported> import_model(const Common& common, const EngineOptions& options,
-                              const Knowledge& knowledge) {
+                              const Knowledge& knowledge, bool contents) {
   ImportOptions import;
+  import.contents = contents;
   import.limits = &options.limits;
   import.overridable = options.overridable;
   import.ops = &knowledge.ops;
+  const Progress progress("loading " + escape(common.model));
   return import_file(common.model, import);
 }
 

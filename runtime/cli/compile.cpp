@@ -24,6 +24,7 @@
 #include "engine/base/diagnostics.h"
 #include "engine/semantics/nodes_to_programs.h"
 #include "runtime/cli/cli.h"
+#include "runtime/cli/progress.h"
 #include "runtime/gpu_steps.h"
 
 namespace ferrule::cli {
@@ -148,8 +149,10 @@ Result<std::vector<json>> compile_for_gpu(const Plan& plan, const std::vector<Ke
     job_of.push_back(it->second);
   }
   std::atomic<size_t> next = 0;
+  Progress progress(fmt::format("compiling {} kernels", jobs.size()));
   auto work = [&] {
     for (size_t j = next++; j < jobs.size(); j = next++) {
+      progress.advance(static_cast<double>(j) / static_cast<double>(jobs.size()));
       auto& [kernel, launch, cubin] = jobs[j];
       if (launch) {
         auto made = cached_cubin(launch->source, launch->entry, target.name, cache);

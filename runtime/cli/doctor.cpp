@@ -1,6 +1,4 @@
 // doctor: what this machine can do, what is missing, and how to get it.
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <iostream>
 #include <thread>
@@ -15,28 +13,6 @@ namespace ferrule::cli {
 namespace {
 
 using Check = Requirement;
-
-/// Whether the dynamic loader finds one of the names.
-Check library(std::string what, std::vector<std::string> names, std::string remedy) {
-  Check c{std::move(what), false, "", std::move(remedy)};
-  for (const std::string& n : names)
-    if (void* handle = dlopen(n.c_str(), RTLD_LAZY | RTLD_LOCAL)) {
-      c.there = true;
-      c.detail = n;
-      dlclose(handle);
-      return c;
-    }
-  c.detail = "not found: " + fmt::format("{}", fmt::join(names, ", "));
-  return c;
-}
-
-std::string folder() {
-  Dl_info info{};
-  dladdr(reinterpret_cast<void*>(&library), &info);
-  std::string path = info.dli_fname ? info.dli_fname : "";
-  size_t slash = path.find_last_of('/');
-  return slash == std::string::npos ? "." : path.substr(0, slash);
-}
 
 std::vector<Check> checks(const Common& common) {
   std::vector<Check> all;
@@ -55,9 +31,9 @@ std::vector<Check> checks(const Common& common) {
                                    (*knowledge)->ops.all().size(), shipped_rules())
                      : render(knowledge.error());
   all.push_back(rules);
-  Check cpu = library("CPU backend (libferrule_cpu.so)", {folder() + "/libferrule_cpu.so"},
-                      "build the target ferrule_cpu");
-  all.push_back(cpu);
+  const auto cpu = open_backend("cpu");
+  all.push_back({"CPU backend (libferrule_cpu.so)", cpu.has_value(),
+                 cpu ? "loaded" : cpu.error().message, "build the target ferrule_cpu"});
   Check nvrtc{"NVRTC (compiles CUDA kernels, no GPU needed)", false, "",
               "install the CUDA Toolkit, or: pip install nvidia-cuda-nvrtc"};
   if (auto info = nvrtc_info()) {

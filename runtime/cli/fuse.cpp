@@ -11,8 +11,8 @@
 #include <map>
 #include <set>
 
-#include "engine/graph/compare.h"
 #include "engine/onnx/export.h"
+#include "runtime/cli/judge.h"
 #include "runtime/cli/tensors.h"
 #include "runtime/cost.h"
 
@@ -23,8 +23,9 @@ using nlohmann::json;
 namespace fs = std::filesystem;
 
 struct FuseOptions {
-  std::string out, plan, how = "functions";
-  bool dry_run = false, no_verify = false;
+  std::string out, plan, how = "inlined";
+  bool dry_run = false, no_verify = false, allow_unverified = false;
+  int opset = 0;
   double verify_seconds = 10;
   InputOptions input;
 };
@@ -90,11 +91,11 @@ Status write_list(const std::string& path, const std::string& text, bool force) 
 
 // --- what it gains
 
-using Ops = std::map<std::string, int>;  ///< operators, groups by contract
-
-Ops operators(const Graph& g) {
-  Ops out;
-  for (NodeId n : g.order()) ++out[g.node(n).op.text()];
+/// Fused layers by contract.
+std::map<std::string, int> groups_of(const Graph& g) {
+  std::map<std::string, int> out;
+  for (NodeId n : g.order())
+    if (g.node(n).body) ++out[std::string(g.node(n).op.contract())];
   return out;
 }
 
@@ -109,9 +110,8 @@ EngineOptions without_rules(EngineOptions o) {
 
 struct Report {
   Cost before, after;
-  Ops model_ops;  ///< of the model as imported
-  Ops fused_ops;
-  std::map<std::string, int> rules;
+  FileContents model, written;  ///< what stands in the two files
+  std::map<std::string, int> groups, rules;
 };
 
 std::string saved(int64_t before, int64_t after) {
@@ -120,21 +120,64 @@ std::string saved(int64_t before, int64_t after) {
                      100.0 * static_cast<double>(before - after) / static_cast<double>(before));
 }
 
+/// What is another way in the new file beside its nodes: "opset 11 -> 21"; left out where nothing
+/// is.
+std::vector<std::string> other_changes(const FileContents& from, const FileContents& to) {
+  std::vector<std::string> out;
+  std::set<std::string> domains;
+  for (const auto* side : {&from, &to})
+    for (const auto& [domain, _] : side->opsets) domains.insert(domain);
+  for (const std::string& d : domains) {
+    const auto a = from.opsets.find(d), b = to.opsets.find(d);
+    const std::string name = d.empty() ? "opset" : "opset of " + escape(d);
+    if (b == to.opsets.end())
+      out.push_back(name + " left out");
+    else if (a == from.opsets.end())
+      out.push_back(fmt::format("{} {} added", name, b->second));
+    else if (a->second != b->second)
+      out.push_back(fmt::format("{} {} -> {}", name, a->second, b->second));
+  }
+  if (from.ir_version != to.ir_version)
+    out.push_back(fmt::format("IR version {} -> {}", from.ir_version, to.ir_version));
+  auto lost = [&](int before, int after, std::string_view one, std::string_view many) {
+    if (before > after)
+      out.push_back(
+          fmt::format("{} {} left out", before - after, before - after == 1 ? one : many));
+  };
+  lost(from.functions, 0, "function of the model expanded, it is",
+       "functions of the model expanded, they are");
+  lost(from.value_infos, to.value_infos, "type of an inner value (value_info)",
+       "types of inner values (value_info)");
+  lost(from.metadata, to.metadata, "metadata entry", "metadata entries");
+  return out;
+}
+
 void print_report(const Report& r) {
   std::set<std::string> names;
-  for (const auto* ops : {&r.model_ops, &r.fused_ops})
-    for (const auto& [op, _] : *ops) names.insert(op);
-  std::cout << fmt::format("{:<28} {:>12} {:>12}\n", "operator", "before", "after");
-  auto count = [](const Ops& ops, const std::string& op) {
-    auto it = ops.find(op);
-    return it == ops.end() ? 0 : it->second;
+  for (const auto* file : {&r.model, &r.written})
+    for (const auto& [op, _] : file->operators) names.insert(op);
+  std::cout << fmt::format("{:<28} {:>12} {:>12}\n", "nodes in the file", "before", "after");
+  auto count = [](const FileContents& file, const std::string& op) {
+    auto it = file.operators.find(op);
+    return it == file.operators.end() ? 0 : it->second;
   };
-  for (bool groups : {false, true})
-    for (const std::string& op : names)
-      if (op.starts_with("group.") == groups)
-        std::cout << fmt::format("{:<28} {:>12} {:>12}\n", escape(op), count(r.model_ops, op),
-                                 count(r.fused_ops, op));
-  std::cout << fmt::format("\n{:<28} {:>12} {:>12} {:>8}\n", "", "no rules", "fused", "saved");
+  int before = 0, after = 0;
+  for (const std::string& op : names) {
+    const int a = count(r.model, op), b = count(r.written, op);
+    before += a, after += b;
+    std::cout << fmt::format("{:<28} {:>12} {:>12}\n", escape(op), a, b);
+  }
+  std::cout << fmt::format("{:<28} {:>12} {:>12}\n", "all", before, after);
+  if (r.model.functions || r.written.functions)
+    std::cout << fmt::format("{:<28} {:>12} {:>12}\n", "functions", r.model.functions,
+                             r.written.functions);
+  std::string contracts;
+  int fused = 0;
+  for (const auto& [contract, n] : r.groups)
+    fused += n, contracts += fmt::format("{}{} {}", contracts.empty() ? "" : ", ", n, contract);
+  if (fused) std::cout << fmt::format("\n{} fused layers: {}\n", fused, contracts);
+  std::cout << fmt::format("\n{:<28} {:>12} {:>12} {:>8}\n", "when it runs", "no rules", "fused",
+                           "saved");
   auto line = [](const char* what, int64_t before, int64_t after) {
     std::cout << fmt::format("{:<28} {:>12} {:>12} {:>8}\n", what, before, after,
                              saved(before, after));
@@ -144,6 +187,8 @@ void print_report(const Report& r) {
   line("bytes moved (estimate)", r.before.bytes, r.after.bytes);
   if (r.before.open || r.after.open)
     std::cout << "symbolic sizes count as 1 in the bytes: pass --shapes\n";
+  const auto changes = other_changes(r.model, r.written);
+  if (!changes.empty()) std::cout << fmt::format("\nalso changed: {}\n", fmt::join(changes, "; "));
 }
 
 json to_json(const Report& r) {
@@ -152,27 +197,30 @@ json to_json(const Report& r) {
         {"nodes", c.nodes}, {"layers", c.layers}, {"kernels", c.kernels}, {"bytes", c.bytes}};
   };
   json ops = json::object();
-  for (const auto& [op, n] : r.model_ops) ops[escape(op)]["before"] = n;
-  for (const auto& [op, n] : r.fused_ops) ops[escape(op)]["after"] = n;
+  for (const auto& [op, n] : r.model.operators) ops[escape(op)]["before"] = n;
+  for (const auto& [op, n] : r.written.operators) ops[escape(op)]["after"] = n;
   for (auto& [_, row] : ops.items())
     for (const char* side : {"before", "after"})
       if (!row.contains(side)) row[side] = 0;
   return {{"without_rules", cost(r.before)},
           {"fused", cost(r.after)},
           {"operators", ops},
+          {"functions", {{"before", r.model.functions}, {"after", r.written.functions}}},
+          {"groups", r.groups},
           {"rules", r.rules},
+          {"also_changed", other_changes(r.model, r.written)},
           {"symbolic_sizes_as_1", r.before.open || r.after.open}};
 }
 
 // --- verification
 
-enum class Verdict { equal, mistrusted, differs, undecided };
+enum class Verdict { equal, within, mistrusted, differs, undecided };
 
 struct Verified {
   Verdict verdict = Verdict::equal;
   json rows = json::array();
   std::vector<std::string> culprits;  ///< rules without any one of which the results are equal
-  std::string why;                    ///< undecided: what stood in the way
+  std::optional<Error> why;           ///< undecided: what stood in the way
 };
 
 /// The file against the model, neither with rules, within the time.
@@ -215,8 +263,8 @@ class Verify {
     std::vector<std::string> notes;
     Expected e;
     e.outputs = model.outputs();
-    FERRULE_ASSIGN(e.inputs,
-                   gather_inputs(model.inputs(), fuse_.input, plain.engine.shapes, notes));
+    FERRULE_ASSIGN(e.inputs, gather_inputs(model.inputs(), fuse_.input, plain.engine.shapes, notes,
+                                           accepted_by(model)));
     FERRULE_ASSIGN(e.want, model.run(e.inputs));
     return e;
   }
@@ -231,13 +279,18 @@ class Verify {
     return v;
   }
 
-  Verified undecided(const Error& e) const {
+  Verified undecided(Error e) const {
     Verified v;
     v.verdict = Verdict::undecided;
-    v.why = e.code == Code::cancelled
-                ? fmt::format("within {:g} s (--verify-seconds takes longer, or `ferrule verify`)",
-                              fuse_.verify_seconds)
-                : fmt::format("with random inputs: {} (give --shapes or --inputs)", e.message);
+    const bool time = e.code == Code::cancelled;
+    e.message =
+        time ? fmt::format("the new model was not verified within {:g} s", fuse_.verify_seconds)
+             : "the new model cannot be verified: " + e.message;
+    e.place = "fuse";
+    e.hint = fmt::format("{}; --allow-unverified writes it all the same",
+                         time ? "--verify-seconds gives it more time"
+                              : "give real inputs with --inputs, or sizes with --shapes");
+    v.why = std::move(e);
     return v;
   }
 
@@ -246,19 +299,19 @@ class Verify {
     Verdict all = Verdict::equal;
     for (const Port& p : outputs) {
       const Tensor& w = want.at(p.name);
-      Difference d = compare(got.at(p.name), w, model_tolerance(w.dtype()));
-      if (!d.ok)
-        all = Verdict::differs;
-      else if (d.mistrusted && all == Verdict::equal)
-        all = Verdict::mistrusted;
+      const Difference d = compare(got.at(p.name), w, model_tolerance(w.dtype()));
+      all = std::max(all, !d.ok          ? Verdict::differs
+                          : d.mistrusted ? Verdict::mistrusted
+                          : d.same       ? Verdict::equal
+                                         : Verdict::within);
       if (rows)
         rows->push_back({{"output", escape(p.name, 4096)},
-                         {"verdict", !d.ok          ? "DIFFERS"
-                                     : d.mistrusted ? "MISTRUSTED"
-                                                    : "equal"},
+                         {"verdict", verdict_of(d)},
+                         {"error", d.error},
+                         {"allowed", d.allowed},
                          {"max_abs", d.max_abs},
                          {"max_rel", d.max_rel},
-                         {"text", d.text}});
+                         {"text", explained(d)}});
     }
     return all;
   }
@@ -291,21 +344,21 @@ class Verify {
 };
 
 std::string_view name(Verdict v) {
-  static constexpr std::string_view kNames[] = {"equal", "MISTRUSTED", "DIFFERS", "not decided"};
+  static constexpr std::string_view kNames[] = {"equal", "within tolerance", "MISTRUSTED",
+                                                "DIFFERS", "not verified"};
   return kNames[static_cast<size_t>(v)];
 }
 
 void print_verified(const Verified& v) {
   std::cout << "\n";
-  for (const json& r : v.rows)
-    std::cout << fmt::format("{:<10} {}  max abs {:.3g}  max rel {:.3g}  {}\n",
-                             r["verdict"].get<std::string>(), r["output"].get<std::string>(),
-                             r["max_abs"].get<double>(), r["max_rel"].get<double>(),
-                             r["text"].get<std::string>());
-  if (v.verdict == Verdict::undecided)
-    std::cout << "not verified " << v.why << "\n";
-  else if (v.verdict == Verdict::mistrusted)
-    std::cout << "MISTRUSTED: equal, but such outputs say little; give real inputs with --inputs\n";
+  for (const json& r : v.rows) {
+    const auto text = r["text"].get<std::string>();
+    std::cout << fmt::format("{:<17} {}{}{}\n", r["verdict"].get<std::string>(),
+                             r["output"].get<std::string>(), text.empty() ? "" : ": ", text);
+  }
+  if (v.why) std::cout << "written all the same: " << v.why->message << "\n";
+  if (v.verdict == Verdict::mistrusted)
+    std::cout << "such outputs say little of the new model; give real inputs with --inputs\n";
 }
 
 Error refused(const Verified& v, const std::string& file) {
@@ -329,12 +382,12 @@ Result<Exit> body(const Common& common, const FuseOptions& o) {
   const std::string out = o.dry_run ? "" : o.out;
   FERRULE_TRY(free_place("fuse", out, common.force));
   FERRULE_TRY(free_place("fuse", o.dry_run ? "" : o.plan, common.force));
-  FERRULE_ASSIGN(Loaded loaded, load_model(common));
+  FERRULE_ASSIGN(Loaded loaded, load_model(common, true));
   const std::string hash = o.plan.empty() ? "" : graph_hash(loaded.model.graph);
   const bool external = loaded.model.external_data;
 
   Report report;
-  report.model_ops = operators(loaded.model.graph);
+  report.model = loaded.model.contents;
   Graph original = std::move(*loaded.model.graph.clone());
   FERRULE_ASSIGN(Fused fused,
                  fuse(std::move(loaded.model.graph), *loaded.knowledge, loaded.options));
@@ -343,7 +396,7 @@ Result<Exit> body(const Common& common, const FuseOptions& o) {
   for (const std::string& w : fused.warnings) talk("warning: " + w);
   for (const Step& s : fused.journal.steps)
     if (!s.rule.empty() && s.kind != "broken") ++report.rules[s.rule];
-  report.fused_ops = operators(fused.graph);
+  report.groups = groups_of(fused.graph);
   FERRULE_ASSIGN(report.after, cost_of(fused.graph, *loaded.knowledge, lower_options(common)));
   {
     const EngineOptions plain = without_rules(loaded.options);
@@ -351,6 +404,11 @@ Result<Exit> body(const Common& common, const FuseOptions& o) {
     FERRULE_ASSIGN(Fused unfused, fuse(std::move(original), *knowledge, plain));
     FERRULE_ASSIGN(report.before, cost_of(unfused.graph, *knowledge, lower_options(common)));
   }
+  ExportOptions how;
+  how.functions = o.how == "functions";
+  how.opset = o.opset;
+  if (external) how.inline_bytes = 0;
+  FERRULE_ASSIGN(report.written, export_contents(fused.graph, how));
   if (!common.json) print_report(report);
 
   json written = json::object();
@@ -364,13 +422,11 @@ Result<Exit> body(const Common& common, const FuseOptions& o) {
   std::optional<Verified> verified;
   if (!out.empty()) {
     FERRULE_ASSIGN(Staged staged, Staged::at(out));
-    ExportOptions options;
-    options.functions = o.how == "functions";
-    if (external) options.inline_bytes = 0;
-    FERRULE_TRY(export_file(fused.graph, staged.path(), options));
+    FERRULE_TRY(export_file(fused.graph, staged.path(), how));
     if (!o.no_verify) {
       FERRULE_ASSIGN(verified, Verify(common, o, report).run(staged.path()));
       if (verified->verdict == Verdict::differs) return fail(refused(*verified, out));
+      if (verified->why && !o.allow_unverified) return fail(*verified->why);
       if (!common.json) print_verified(*verified);
     }
     FERRULE_TRY(staged.commit(common.force));
@@ -384,7 +440,7 @@ Result<Exit> body(const Common& common, const FuseOptions& o) {
     j["written"] = written;
     j["verify"] = verified ? json{{"verdict", name(verified->verdict)},
                                   {"outputs", verified->rows},
-                                  {"why", verified->why}}
+                                  {"why", verified->why ? verified->why->message : ""}}
                            : json(nullptr);
     j["warnings"] = fused.warnings;
     print_json(j);
@@ -403,20 +459,26 @@ void add_fuse(CLI::App& app, Common& common, int& exit) {
        "the new model; weights over 2 GB, or those that lay beside the model, go to FILE.data")
       ->type_name("FILE");
   c->add_option("--export", o->how,
-                "groups as functions of the model, or as the nodes they are made of")
+                "fused layers as the nodes they are made of, which every tool reads, or as "
+                "functions of the model, which keep them apart")
       ->check(CLI::IsMember({"functions", "inlined"}));
+  c->add_option("--opset", o->opset,
+                "the opset of the new model; else the oldest from 21 on that can express it")
+      ->type_name("N");
   c->add_flag("--dry-run", o->dry_run, "write nothing: only say what changes");
   c->add_option("--plan", o->plan, "write the fusions as lines that can be deleted, for --apply")
       ->type_name("FILE");
   c->add_flag("--no-verify", o->no_verify,
               "do not compare the new model's results with the old one's");
+  c->add_flag("--allow-unverified", o->allow_unverified,
+              "write it, too, where they could not be compared");
   c->add_option("--verify-seconds", o->verify_seconds, "how long that may take")
       ->type_name("SECONDS")
       ->check(CLI::Range(0.001, 1e6));
   add_inputs(*c, o->input);
   c->footer(
       "Examples:\n  ferrule fuse model.onnx -o fused.onnx\n  ferrule fuse model.onnx -o fused.onnx "
-      "--export inlined\n"
+      "--export functions\n  ferrule fuse model.onnx -o fused.onnx --opset 17\n"
       "  ferrule fuse model.onnx --dry-run\n"
       "  ferrule fuse model.onnx --plan plan.yaml        (delete lines of it, then)\n  ferrule run "
       "model.onnx --apply plan.yaml");

@@ -125,8 +125,18 @@ int main(int argc, char** argv) {
   add_rules(app, common, exit);
   add_cache(app, common, exit);
   add_doctor(app, common, exit);
+  add_completion(app, common, exit);
+  // "help fuse" is "fuse --help". CLI11 takes the words from the last to the first.
+  std::vector<std::string> given(argv + 1, argv + argc);
+  if (!given.empty() && given.front() == "help") {
+    given.erase(given.begin());
+    const auto commands = words(app, false);
+    if (given.empty() || std::ranges::find(commands, given.front()) != commands.end())
+      given.push_back("--help");
+  }
+  std::ranges::reverse(given);
   try {
-    app.parse(argc, argv);
+    app.parse(given);
   } catch (const CLI::Success& e) {  // --help, --version
     return app.exit(e);
   } catch (const CLI::ParseError& e) {

@@ -9,6 +9,7 @@
 #include "engine/graph/npz.h"
 #include "engine/graph/text.h"
 #include "engine/onnx/export.h"
+#include "engine/onnx/index_inputs.h"
 #include "engine/reduce/reduce.h"
 #include "runtime/candidate_check.h"
 #include "runtime/cli/tensors.h"
@@ -75,7 +76,11 @@ Result<Tensors> inputs_of(const Graph& g, const Common& common, const ReduceOpti
   if (!given && o.check != "verify" && o.check.find("{inputs}") == std::string::npos)
     return Tensors{};
   std::vector<Port> ports;
-  for (ValueId v : g.inputs()) ports.push_back({g.value(v).name, g.value(v).type});
+  const auto indices = index_inputs(g);
+  for (ValueId v : g.inputs()) {
+    ports.push_back({g.value(v).name, g.value(v).type});
+    if (auto it = indices.find(v); it != indices.end()) ports.back().below = it->second;
+  }
   std::vector<std::string> notes;
   auto inputs = gather_inputs(ports, o.input, engine.shapes, notes);
   if (!common.json)

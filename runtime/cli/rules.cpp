@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 
@@ -46,15 +47,22 @@ Result<Exit> show(const Common& common, const std::string& id) {
   return Exit::ok;
 }
 
-Result<Exit> check(const Common& common) {
+/// `all`: notes about shipped rules, too.
+Result<Exit> check(const Common& common, bool all) {
   FERRULE_ASSIGN(EngineOptions options, rule_options(common));
   FERRULE_ASSIGN(auto knowledge, load_knowledge(options));
   CheckReport report = check_rules(knowledge->rules, knowledge->ops);
-  for (const std::string& note : report.notes) std::cout << "note: " << note << "\n";
+  const std::string shipped = shipped_rules();
+  size_t kept = 0;  // about rules that are not their reader's
+  for (const RuleNote& note : report.notes) {
+    if (!all && note.rule->pack == shipped && ++kept) continue;
+    std::cout << "note: " << note.rule->id << ": " << note.text << "\n";
+  }
   for (const Error& e : report.errors) std::cout << render(e) << "\n";
-  std::cout << fmt::format("{} rules, {} operators, {} errors, {} notes\n",
+  std::cout << fmt::format("{} rules, {} operators, {} errors, {} notes{}\n",
                            knowledge->rules.rules.size(), knowledge->ops.all().size(),
-                           report.errors.size(), report.notes.size());
+                           report.errors.size(), report.notes.size() - kept,
+                           kept ? fmt::format(" ({} more about shipped rules: --all)", kept) : "");
   return report.errors.empty() ? Exit::ok : Exit::usage;
 }
 
@@ -65,7 +73,7 @@ Result<Exit> words() {
 }
 
 /// A file that loads, passes its own test, and is a place to start from.
-constexpr std::string_view kTemplate = R"(# yaml-language-server: $schema=../schema.json
+constexpr std::string_view kTemplate = R"(# yaml-language-server: $schema={schema}
 ferrule: 1
 id: {id}
 kind: rewrite
@@ -89,15 +97,31 @@ tests:
     - {{declined_by: D1, leak: t}}
 )";
 
+/// Where editors find the schema: as other rules say it where the file lies among them.
+std::string schema_for(const std::string& file) {
+  namespace fs = std::filesystem;
+  std::error_code ec;
+  const fs::path schema = fs::canonical(shipped_rules() + "/schema.json", ec),
+                 folder = fs::absolute(file, ec).parent_path();
+  const fs::path above = fs::weakly_canonical(folder / ".." / "schema.json", ec);
+  return above == schema ? "../schema.json" : schema.string();
+}
+
 Result<Exit> make(const Common& common, const std::string& path) {
   std::string id = path.substr(path.find_last_of('/') + 1);
   if (id.ends_with(".yaml")) id.resize(id.size() - 5);
+  if (id.empty() || id.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_") != id.npos)
+    return error(Code::usage, "rules new",
+                 fmt::format("{} is no rule id, and the file's name is the id: lower case, digits "
+                             "and _",
+                             escape(id)));
   std::string file = path.ends_with(".yaml") ? path : path + ".yaml";
   int fd = open(file.c_str(), O_WRONLY | O_CREAT | (common.force ? O_TRUNC : O_EXCL), 0644);
   if (fd < 0 && errno == EEXIST) return error(Code::file_exists, "rules new", escape(file));
   if (fd < 0) return error(Code::file_not_written, "rules new", escape(file), std::strerror(errno));
   close(fd);
-  std::ofstream(file) << fmt::format(kTemplate, fmt::arg("id", id));
+  std::ofstream(file) << fmt::format(kTemplate, fmt::arg("id", id),
+                                     fmt::arg("schema", schema_for(file)));
   std::cout << "wrote " << file << "\n";
   return Exit::ok;
 }
@@ -119,7 +143,11 @@ void add_rules(CLI::App& app, Common& common, int& exit) {
   sub("show", "a rule's file", [text](const Common& o) { return show(o, *text); })
       ->add_option("RULE", *text)
       ->required();
-  add_override(*sub("check", "loads and checks all rules", check), common);
+  auto all = std::make_shared<bool>(false);
+  auto* checks =
+      sub("check", "loads and checks all rules", [all](const Common& o) { return check(o, *all); });
+  add_override(*checks, common);
+  checks->add_flag("--all", *all, "also notes about shipped rules");
   sub("vocabulary", "the functions of the condition language",
       [](const Common&) { return words(); });
   auto of_overrides = std::make_shared<bool>(false);

@@ -13,6 +13,7 @@
 #include "engine/proof/stamp.h"
 #include "engine/rule/provable.h"
 #include "runtime/cli/cli.h"
+#include "runtime/cli/progress.h"
 #include "runtime/group_proof.h"
 
 namespace ferrule::cli {
@@ -53,8 +54,14 @@ struct Tested {
   bool open() const { return shipped && rewrite.wrong.empty() && !rewrite.holds(); }
   /// No graph shows a rewrite firing: loading refuses it, too.
   bool not_shown() const { return proved && rewrite.compared == 0; }
+  /// A rewrite of the user's without a case is refused by loading, however right it is.
+  bool no_case() const {
+    return !shipped && provable(*rule) &&
+           std::ranges::none_of(rule->tests, [](const RuleTest& c) { return c.fires; });
+  }
   bool right() const {
-    return tests.passed() && rewrite.wrong.empty() && !open() && group.holds() && !not_shown();
+    return tests.passed() && rewrite.wrong.empty() && !open() && group.holds() && !not_shown() &&
+           !no_case();
   }
   bool ok() const { return right() && !not_run(); }
 };
@@ -105,7 +112,11 @@ std::vector<Tested> test_rules(const std::vector<const Rule*>& rules, GroupProve
                                const ProofContext& context, const Chosen& chosen,
                                const std::function<double(const Tested&)>& seconds) {
   std::vector<Tested> all(rules.size());
-  std::atomic<size_t> next{0};
+  std::atomic<size_t> next{0}, done{0};
+  Progress progress(fmt::format("testing {} rules", rules.size()));
+  const auto part = [&] {
+    return static_cast<double>(done) / static_cast<double>(2 * rules.size());
+  };
   auto work = [&] {
     for (size_t i; (i = next++) < rules.size();) {
       Tested& t = all[i];
@@ -117,6 +128,8 @@ std::vector<Tested> test_rules(const std::vector<const Rule*>& rules, GroupProve
       own.seconds = (end - thread_seconds()) * (t.rule->kind == RuleKind::rewrite ? 1 : kProving);
       if ((t.proved = chosen(*t.rule))) t.rewrite = prove_rewrite(*t.rule, own);
       t.left = end - thread_seconds();
+      ++done;
+      progress.advance(part());
     }
   };
   std::vector<std::thread> helpers;
@@ -127,6 +140,8 @@ std::vector<Tested> test_rules(const std::vector<const Rule*>& rules, GroupProve
     ProofContext own = context;
     own.seconds = t.left;
     t.group = groups.prove(*t.rule, own);
+    ++done;
+    progress.advance(part());
   }
   return all;
 }
@@ -191,6 +206,11 @@ void print_problems(const Tested& t) {
   if (!t.rewrite.example.empty()) std::cout << t.rewrite.example;
   if (const std::string why = late(t); !why.empty())
     std::cout << fmt::format("LATE   {}: {}\n", t.rule->id, why);
+  if (t.no_case())
+    std::cout << fmt::format(
+        "WRONG  {}: no case shows it firing: it needs tests: {{fires: …}}, else loading refuses "
+        "it\n",
+        t.rule->id);
   if (t.few())
     std::cout << fmt::format("FEW    {}: {} distinct instances in the time it has\n", t.rule->id,
                              t.rewrite.instances);
@@ -212,7 +232,7 @@ void print_problems(const Tested& t) {
   }
 }
 
-json to_json(const Tested& t) {
+json json_of(const Tested& t) {
   json left_out = json::array();
   for (const KernelCondition& c : t.group.conditions)
     left_out.push_back({{"id", c.id}, {"refused", c.refused}, {"computed", c.computed}});
@@ -322,7 +342,7 @@ Result<Exit> body(const Common& common, const Options& asked) {
     good += t.ok();
     not_run += t.tests.passed() && t.not_run();
     if (common.json)
-      rows.push_back(to_json(t));
+      rows.push_back(json_of(t));
     else
       print_problems(t);
     if (coverage && !common.json) print_coverage(t);

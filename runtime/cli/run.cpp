@@ -31,12 +31,16 @@ void print_outputs(const Session& session, const Tensors& outputs) {
 }
 
 Result<Exit> body(const Common& common, const InputOptions& input, const std::string& output) {
+  if (output.ends_with(".npy"))
+    return error(Code::usage, "--outputs",
+                 fmt::format("all outputs go into one .npz file, by name; {} is an array's",
+                             escape(output)));
   FERRULE_TRY(free_place("--outputs", output, common.force));
   FERRULE_ASSIGN(SessionOptions options, session_options(common));
   FERRULE_ASSIGN(Session session, Session::load(common.model, options));
   std::vector<std::string> notes = session.notes();
-  FERRULE_ASSIGN(Tensors inputs,
-                 gather_inputs(session.inputs(), input, options.engine.shapes, notes));
+  FERRULE_ASSIGN(Tensors inputs, gather_inputs(session.inputs(), input, options.engine.shapes,
+                                               notes, accepted_by(session)));
   FERRULE_ASSIGN(Tensors outputs, session.run(inputs));
   Shapes shapes;
   for (const auto& [n, t] : inputs) shapes[n] = t.dims();

@@ -25,15 +25,16 @@ class Random {
   uint64_t state_;
 };
 
-Result<Tensor> random_tensor(DType t, const std::vector<int64_t>& dims, uint64_t seed,
-                             const std::string& name) {
+/// `below`: integers are in [0, below).
+Result<Tensor> random_tensor(DType t, const std::vector<int64_t>& dims, uint64_t below,
+                             uint64_t seed, const std::string& name) {
   if (!is_float(t) && !is_int(t) && t != DType::boolean)
     return error(Code::missing_input, "input", escape(name), ferrule::name(t));
   FERRULE_TRY(check_bytes(t, dims, "input " + escape(name), 0));
   auto [tensor, bytes] = Tensor::allocate(t, dims);
   Random random(seed);
   for (int64_t k = 0; k < tensor.numel(); ++k) {
-    double value = is_float(t) ? random.unit() * 2 - 1 : static_cast<double>(random.next() & 1);
+    double value = is_float(t) ? random.unit() * 2 - 1 : static_cast<double>(random.next() % below);
     Tensor one = Tensor::scalar(t, value);
     std::memcpy(static_cast<char*>(bytes) + k * size_bits(t) / 8, one.data(),
                 static_cast<size_t>(size_bits(t)) / 8);
@@ -59,6 +60,58 @@ Status check_input(const Port& info, const Tensor& t) {
   return error(Code::input_mismatch, "--inputs", escape(info.name), got, str(info.type));
 }
 
+/// The sizes of the inputs that nothing gives.
+class Sizes {
+ public:
+  explicit Sizes(const std::vector<Port>& wanted) : wanted_(wanted) {}
+
+  /// What a tensor that is there, or --shapes, says of named sizes.
+  void learn(const Port& p, const std::vector<int64_t>& dims) {
+    if (!p.type.shape || p.type.shape->size() != dims.size()) return;
+    for (size_t k = 0; k < dims.size(); ++k)
+      if (const Dim& d = (*p.type.shape)[k]; !d.is_constant()) known_.emplace(d.str(), dims[k]);
+  }
+
+  /// Dims of `p` where named sizes that nothing gives are `size`, those of first axes (batches) 1.
+  std::vector<int64_t> of(const Port& p, int64_t size) const {
+    std::vector<int64_t> dims;
+    for (const Dim& d : *p.type.shape) dims.push_back(one(d, size));
+    return dims;
+  }
+  int64_t one(const Dim& d, int64_t size) const {
+    if (auto it = known_.find(d.str()); it != known_.end()) return it->second;
+    return d.evaluate(known_).value_or(leads(d) ? 1 : size);
+  }
+  bool open(const Port& p) const {
+    return std::ranges::any_of(*p.type.shape, [&](const Dim& d) {
+      return !d.evaluate(known_) && !known_.contains(d.str());
+    });
+  }
+  /// "N = 1, H = 32" of those that are open.
+  std::string text(const Port& p, int64_t size) const {
+    std::string out;
+    std::set<std::string> said;
+    for (const Dim& d : *p.type.shape)
+      if (!d.evaluate(known_) && !known_.contains(d.str()) && said.insert(d.str()).second)
+        out += fmt::format("{}{} = {}", out.empty() ? "" : ", ", escape(d.str()), one(d, size));
+    return out;
+  }
+
+ private:
+  bool leads(const Dim& d) const {
+    return std::ranges::any_of(wanted_, [&](const Port& p) {
+      return p.type.shape && p.type.shape->size() > 1 && p.type.shape->front() == d;
+    });
+  }
+
+  const std::vector<Port>& wanted_;
+  std::map<std::string, int64_t> known_;
+};
+
+// Of sizes that nothing gives; most models that refuse the first have windows that it is too small
+// for.
+constexpr int64_t kSizes[] = {1, 2, 8, 32, 64, 224, 512};
+
 }  // namespace
 
 void add_inputs(CLI::App& command, InputOptions& options) {
@@ -69,57 +122,92 @@ void add_inputs(CLI::App& command, InputOptions& options) {
                      "seed of the random inputs that stand in for missing ones");
 }
 
-Result<std::map<std::string, Tensor>> gather_inputs(
-    const std::vector<Port>& wanted, const InputOptions& options,
-    const std::map<std::string, std::vector<int64_t>>& shapes, std::vector<std::string>& notes) {
-  std::map<std::string, Tensor> given;
+Accepts accepted_by(Session& session) {
+  return [&session](const Shapes& shapes) -> Status {
+    FERRULE_TRY(session.compile(shapes));
+    return {};
+  };
+}
+
+Result<Tensors> gather_inputs(const std::vector<Port>& wanted, const InputOptions& options,
+                              const std::map<std::string, std::vector<int64_t>>& shapes,
+                              std::vector<std::string>& notes, const Accepts& accepts) {
+  Tensors inputs;
   if (!options.npz.empty()) {
-    FERRULE_ASSIGN(given, read_npz(options.npz));
+    FERRULE_ASSIGN(inputs, read_npz(options.npz));
   }
   for (const std::string& text : options.single) {
     size_t equals = text.find('=');
     if (equals == std::string::npos)
       return error(Code::usage, "--input", escape(text) + " is not NAME=FILE.npy");
     FERRULE_ASSIGN(Tensor t, read_npy(text.substr(equals + 1)));
-    given[text.substr(0, equals)] = std::move(t);
+    inputs[text.substr(0, equals)] = std::move(t);
   }
   std::set<std::string_view> known;
   for (const Port& p : wanted) known.insert(p.name);
-  for (const auto& [n, t] : given)
+  for (const auto& [n, t] : inputs)
     if (!known.contains(n)) return error(Code::unknown_input, "--inputs", escape(n), names(wanted));
-  std::map<std::string, Tensor> inputs;
-  const bool complete = (!options.npz.empty() || !options.single.empty()) && !options.seed;
-  uint64_t seed = options.seed.value_or(0) * 1000003;
-  for (const Port& info : wanted) {
-    ++seed;
-    if (auto it = given.find(info.name); it != given.end()) {
-      FERRULE_TRY(check_input(info, it->second));
-      inputs[info.name] = it->second;
-      given.erase(it);
-      continue;
-    }
-    if (complete) return error(Code::missing_input, "--inputs", escape(info.name), str(info.type));
-    std::vector<int64_t> dims;
-    if (auto s = shapes.find(info.name); s != shapes.end()) {
-      dims = s->second;
-    } else {
-      if (!info.type.shape)
-        return error(Code::missing_input, "run", escape(info.name), str(info.type));
-      for (const Dim& d : *info.type.shape) dims.push_back(d.value_or(1));
-      if (!constant_shape(*info.type.shape))
-        notes.push_back(
-            fmt::format("{} is {}: unknown sizes are taken as 1; give them with --shapes",
-                        escape(info.name), str(info.type)));
-    }
-    FERRULE_ASSIGN(Tensor t, random_tensor(info.type.dtype, dims, seed, info.name));
-    FERRULE_TRY(check_input(info, t));
-    inputs[info.name] = std::move(t);
-    if (!options.npz.empty() || !options.single.empty())
-      notes.push_back(escape(info.name) + " is not given: random");
-  }
   for (const auto& [n, dims] : shapes)
-    if (!inputs.contains(n))
-      return error(Code::unknown_input, "--shapes", escape(n), names(wanted));
+    if (!known.contains(n)) return error(Code::unknown_input, "--shapes", escape(n), names(wanted));
+
+  const bool files = !options.npz.empty() || !options.single.empty();
+  Sizes sizes(wanted);
+  std::vector<const Port*> missing;
+  for (const Port& p : wanted) {
+    auto given = inputs.find(p.name);
+    auto shape = shapes.find(p.name);
+    if (given != inputs.end()) {
+      FERRULE_TRY(check_input(p, given->second));
+      sizes.learn(p, given->second.dims());
+    } else if (files && !options.seed) {
+      return error(Code::missing_input, "--inputs", escape(p.name), str(p.type));
+    } else {
+      missing.push_back(&p);
+      if (shape != shapes.end())
+        sizes.learn(p, shape->second);
+      else if (!p.type.shape)
+        return error(Code::missing_input, "run", escape(p.name), str(p.type));
+    }
+  }
+  auto dims_of = [&](const Port& p, int64_t size) {
+    auto shape = shapes.find(p.name);
+    return shape == shapes.end() ? sizes.of(p, size) : shape->second;
+  };
+  const bool open = std::ranges::any_of(
+      missing, [&](const Port* p) { return !shapes.contains(p->name) && sizes.open(*p); });
+  int64_t size = kSizes[0];
+  for (int64_t tried : kSizes) {
+    if (!open || !accepts) break;
+    Shapes all;
+    for (const auto& [n, t] : inputs) all[n] = t.dims();
+    for (const Port* p : missing) all[p->name] = dims_of(*p, tried);
+    const Status s = accepts(all);
+    if (!s && s.error().code != Code::bad_shape && s.error().code != Code::input_mismatch) break;
+    if (s) {
+      size = tried;
+      break;
+    }
+  }
+  Shapes drawn;
+  for (const Port* p : missing) {
+    if (!shapes.contains(p->name) && sizes.open(*p))
+      notes.push_back(fmt::format("{} is {}: taken are {}; give others with --shapes",
+                                  escape(p->name), str(p->type), sizes.text(*p, size)));
+    drawn[p->name] = dims_of(*p, size);
+  }
+  for (const Port* p : missing) sizes.learn(*p, drawn[p->name]);
+  uint64_t seed = options.seed.value_or(0) * 1000003;
+  for (const Port& p : wanted) {
+    ++seed;
+    auto dims = drawn.find(p.name);
+    if (dims == drawn.end()) continue;
+    const int64_t below = p.below ? std::max<int64_t>(1, sizes.one(*p.below, size)) : 2;
+    FERRULE_ASSIGN(Tensor t, random_tensor(p.type.dtype, dims->second, static_cast<uint64_t>(below),
+                                           seed, p.name));
+    FERRULE_TRY(check_input(p, t));
+    inputs[p.name] = std::move(t);
+    if (files) notes.push_back(escape(p.name) + " is not given: random");
+  }
   return inputs;
 }
 

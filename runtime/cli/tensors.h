@@ -1,5 +1,6 @@
 // Inputs and outputs of the commands that run a model: files, random values, comparison.
 #pragma once
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -23,12 +24,17 @@ struct InputOptions {
 /// Adds --inputs, --input, --seed.
 void add_inputs(CLI::App& command, InputOptions& options);
 
-/// A tensor for every input: from the files, else random (floats in [-1, 1), integers 0 or 1) with
-/// the shape of --shapes, else the declared one, symbolic sizes taken as 1 and said so in `notes`.
-/// Where files are given, what they lack is random only if --seed is given, too. errors:
-/// unknown_input, input_mismatch, bad_npz, missing_input.
+/// Whether a model can be planned for these shapes; asked of sizes that nobody gave.
+using Accepts = std::function<Status(const Shapes&)>;
+Accepts accepted_by(Session& session);
+
+/// A tensor for every input: from the files, else random: floats in [-1, 1), indices below the size
+/// that they index, other integers 0 or 1. Their shape is that of --shapes, else the declared one;
+/// a named size is that of the other inputs that have it, else the smallest of a few that `accepts`
+/// (1 where it is empty), and said so in `notes`. Where files are given, what they lack is random
+/// only if --seed is given, too. errors: unknown_input, input_mismatch, bad_npz, missing_input.
 Result<Tensors> gather_inputs(const std::vector<Port>& wanted, const InputOptions& options,
                               const std::map<std::string, std::vector<int64_t>>& shapes,
-                              std::vector<std::string>& notes);
+                              std::vector<std::string>& notes, const Accepts& accepts = {});
 
 }  // namespace ferrule::cli

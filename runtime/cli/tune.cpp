@@ -8,6 +8,7 @@
 #include <iostream>
 #include <thread>
 
+#include "runtime/cli/progress.h"
 #include "runtime/cli/tensors.h"
 #include "runtime/tuning.h"
 
@@ -103,8 +104,8 @@ Result<Exit> body(const Common& common, const InputOptions& input, const std::st
   options.all_candidates = true;
   FERRULE_ASSIGN(Session session, Session::load(common.model, options));
   std::vector<std::string> notes = session.notes();
-  FERRULE_ASSIGN(Tensors inputs,
-                 gather_inputs(session.inputs(), input, options.engine.shapes, notes));
+  FERRULE_ASSIGN(Tensors inputs, gather_inputs(session.inputs(), input, options.engine.shapes,
+                                               notes, accepted_by(session)));
   Shapes shapes;
   for (const auto& [n, t] : inputs) shapes[n] = t.dims();
   FERRULE_ASSIGN(Compiled * p, session.compile(shapes));
@@ -114,7 +115,11 @@ Result<Exit> body(const Common& common, const InputOptions& input, const std::st
   std::vector<void*> to;
   for (const Tensor& t : ordered) in.push_back(t.data());
   for (const Tensor& t : results) to.push_back(const_cast<void*>(t.data()));
-  FERRULE_ASSIGN(auto measured, p->executable().measure(in, to, seconds));
+  std::vector<Measured> measured;
+  {
+    const Progress progress(fmt::format("measuring, about {:g} s", seconds));
+    FERRULE_ASSIGN(measured, p->executable().measure(in, to, seconds));
+  }
   std::vector<Choice> choices;
   for (const Measured& m : merge(std::move(measured))) choices.push_back(choice_of(m, p->plan()));
   if (common.json)

@@ -1,11 +1,13 @@
 // verify: fused against unfused on the same backend, output by output; or against the interpreter.
+// Or against ONNX Runtime, where a Python has it.
+#include <algorithm>
+#include <chrono>
 #include <iostream>
 
-#include "engine/graph/compare.h"
-#include "engine/onnx/import.h"
 #include "engine/onnx/infer_onnx.h"
 #include "engine/semantics/definition.h"
-#include "runtime/cli/tensors.h"
+#include "runtime/cli/judge.h"
+#include "runtime/cli/peer.h"
 
 namespace ferrule::cli {
 namespace {
@@ -41,9 +43,12 @@ void compare_layers(const Ran& got, const ResultRecorder& a, const Ran& want,
       rows.push_back({{"layer", escape(got.prepared->plan().layers[k].name, 4096)},
                       {"value", escape(it->first, 4096)},
                       {"ok", d.ok},
+                      {"verdict", verdict_of(d)},
+                      {"error", d.error},
+                      {"allowed", d.allowed},
                       {"max_abs", d.max_abs},
                       {"max_rel", d.max_rel},
-                      {"text", d.text}});
+                      {"text", explained(d)}});
     }
 }
 
@@ -62,85 +67,248 @@ Result<Session> load_oracle(const std::string& model, const SessionOptions& opti
                              std::make_shared<const Knowledge>(std::move(first)), options);
 }
 
-Result<Exit> body(const Common& common, const InputOptions& input, bool oracle, bool layers) {
+struct VerifyOptions {
+  InputOptions input;
+  bool oracle = false, layers = false;
+  std::string against;
+};
+
+/// What the results are compared with.
+struct Yardstick {
+  std::string name;
+  std::optional<Session> session;  ///< none: another program
+  Ran ran;
+};
+
+SessionOptions without_rules(SessionOptions o) {
+  o.engine.selection.disable.push_back("*");
+  o.engine.selection.enable.clear();
+  o.engine.overrides.clear();
+  o.engine.apply.clear();
+  return o;
+}
+
+Result<Session> load_plain(const Common& common, const SessionOptions& options, bool oracle) {
+  SessionOptions plain = without_rules(options);
+  if (!oracle) return Session::load(common.model, plain);
+  plain.backend = "reference", plain.require_device = false, plain.tuning.clear();
+  return load_oracle(common.model, plain);
+}
+
+/// One output, and what is found of it.
+struct Judged {
+  const Port* port = nullptr;
+  const Tensor *got = nullptr, *want = nullptr;
+  Difference d;
+  std::string verdict, text;
+};
+
+/// What f64 says of outputs that differ by more than their type's tolerance.
+class ByF64 {
+ public:
+  ByF64(const Common& common, SessionOptions options, const Tensors& inputs)
+      : common_(common), options_(std::move(options)), inputs_(inputs) {}
+
+  /// A plan in f16 or bf16 is right where it is no further off than the interpreter with the same
+  /// rules.
+  Status arbitrate(std::vector<Judged>& rows, const std::string& target) {
+    SessionOptions same = options_;
+    same.backend = "reference", same.require_device = false, same.tuning.clear();
+    same.engine.target = target;
+    FERRULE_ASSIGN(Session interpreter, Session::load(common_.model, same));
+    FERRULE_ASSIGN(const Tensors usual, interpreter.run(inputs_));
+    FERRULE_ASSIGN(const Tensors exact,
+                   exact_results(common_.model, options_.engine, inputs_, options_.cancel.get()));
+    for (Judged& row : rows) {
+      const Tensor &f64 = exact.at(row.port->name), &own = usual.at(row.port->name);
+      if (row.d.ok || f64.dims() != row.got->dims() || f64.dims() != own.dims()) continue;
+      const Off ours = off_by(*row.got, f64), theirs = off_by(own, f64);
+      if (no_further(ours, theirs)) row.d.ok = true, row.verdict = "within tolerance";
+      row.text = fmt::format(
+          "by f64, off by {:.2g} where the interpreter in the same types is by {:.2g} ({:g} times "
+          "that is allowed)",
+          ours.largest, theirs.largest, kReducedFactor);
+      if (ours.wrong || theirs.wrong)
+        row.text = fmt::format(
+            "by f64, {} elements are wrong where {} of the interpreter in the same types are",
+            ours.wrong, theirs.wrong);
+    }
+    return {};
+  }
+
+  /// Whose rounding it is; nothing where that takes too long.
+  void tell(std::vector<Judged>& rows, const std::string& yardstick) {
+    Cancel cancel;
+    cancel.deadline(std::chrono::steady_clock::now() + kPatience);
+    const auto exact = exact_results(common_.model, options_.engine, inputs_, &cancel);
+    if (!exact) return;
+    for (Judged& row : rows) {
+      const Tensor& f64 = exact->at(row.port->name);
+      if (row.d.ok || !is_float(row.want->dtype()) || f64.dims() != row.want->dims() ||
+          f64.dims() != row.got->dims())
+        continue;
+      row.text +=
+          fmt::format("; by f64, it is off by {:.2g}, {} by {:.2g}", off_by(*row.got, f64).largest,
+                      yardstick, off_by(*row.want, f64).largest);
+    }
+  }
+
+ private:
+  static constexpr std::chrono::seconds kPatience{20};
+  const Common& common_;
+  SessionOptions options_;
+  const Tensors& inputs_;
+};
+
+/// What this comparison cannot show; empty: nothing is missing.
+std::string unchecked(const Ran& got, const Yardstick& want) {
+  const bool fired = std::ranges::any_of(got.prepared->journal().steps, [](const Step& s) {
+    return !s.rule.empty() && s.kind != "broken";
+  });
+  if (!want.session || want.ran.prepared->backend() != got.prepared->backend()) return "";
+  const bool interpreted = got.prepared->backend() == "reference";
+  if (!fired)
+    return "no rule fired, so both sides ran the same: this is no check (--oracle or --against ort "
+           "is one)";
+  return interpreted ? "the interpreter ran both sides: rewrites were checked, no kernel was "
+                       "(--against ort is a check by another program)"
+                     : "";
+}
+
+Result<Yardstick> yardstick(const Common& common, const VerifyOptions& o,
+                            const SessionOptions& options, const std::vector<Port>& outputs,
+                            const Tensors& inputs) {
+  Yardstick y;
+  if (o.against == "ort") {
+    const double patience = common.timeout > 0 ? common.timeout : 3600;
+    FERRULE_ASSIGN(PeerResults peer,
+                   onnx_runtime(common.model, outputs, inputs, common.threads, patience));
+    y.name = peer.name;
+    y.ran.outputs = std::move(peer.outputs);
+    for (const Port& p : outputs)
+      if (!y.ran.outputs.contains(p.name))
+        return error(Code::library_failed, "--against ort", y.name,
+                     fmt::format("it gives no output {}", escape(p.name)));
+    return y;
+  }
+  FERRULE_ASSIGN(y.session, load_plain(common, options, o.oracle));
+  return y;
+}
+
+void print_rows(const std::vector<Judged>& rows, const json& layers) {
+  for (const Judged& r : rows)
+    std::cout << fmt::format("{:<17} {}{}{}\n", r.verdict, escape(r.port->name),
+                             r.text.empty() ? "" : ": ", r.text);
+  if (layers.empty()) return;
+  std::cout << "layer by layer:\n";
+  for (const json& r : layers) {
+    const auto text = r["text"].get<std::string>();
+    std::cout << fmt::format("{:<17} {}{}{}\n", r["verdict"].get<std::string>(),
+                             r["layer"].get<std::string>(), text.empty() ? "" : ": ", text);
+  }
+}
+
+Result<Exit> body(const Common& common, const VerifyOptions& o) {
+  if (o.against == "ort" && (o.oracle || o.layers))
+    return error(Code::usage, "--against ort",
+                 std::string("it compares outputs; --oracle and --layers ask ferrule itself"));
   FERRULE_ASSIGN(SessionOptions options, session_options(common));
   FERRULE_ASSIGN(Session fused, Session::load(common.model, options));
-  SessionOptions plain = options;
-  plain.engine.selection.disable.push_back("*");
-  plain.engine.selection.enable.clear();
-  plain.engine.overrides.clear();
-  plain.engine.apply.clear();
-  if (oracle) plain.backend = "reference", plain.require_device = false, plain.tuning.clear();
-  FERRULE_ASSIGN(Session reference,
-                 oracle ? load_oracle(common.model, plain) : Session::load(common.model, plain));
   std::vector<std::string> notes = fused.notes();
-  FERRULE_ASSIGN(Tensors inputs,
-                 gather_inputs(fused.inputs(), input, options.engine.shapes, notes));
+  FERRULE_ASSIGN(Tensors inputs, gather_inputs(fused.inputs(), o.input, options.engine.shapes,
+                                               notes, accepted_by(fused)));
   for (const std::string& n : notes) talk("note: " + n);
+  FERRULE_ASSIGN(Yardstick want, yardstick(common, o, options, fused.outputs(), inputs));
   std::optional<ResultRecorder> got_layers, want_layers;
-  if (layers) {  // not run before: what breaks a device does so under the observer, which names the
-                 // layer
+  if (o.layers) {  // not run before: what breaks a device does so under the observer, which names
+                   // the layer
     Shapes shapes;
     for (const auto& [n, t] : inputs) shapes[n] = t.dims();
     FERRULE_ASSIGN(const Compiled* a, fused.compile(shapes));
-    FERRULE_ASSIGN(const Compiled* b, reference.compile(shapes));
+    FERRULE_ASSIGN(const Compiled* b, want.session->compile(shapes));
     got_layers.emplace(a->plan().layers.size());
     want_layers.emplace(b->plan().layers.size());
   }
   FERRULE_ASSIGN(Ran got, run_once(fused, inputs, got_layers ? &*got_layers : nullptr));
-  FERRULE_ASSIGN(Ran want, run_once(reference, inputs, want_layers ? &*want_layers : nullptr));
-  bool ok = true;
-  json rows = json::array(), layer_rows = json::array();
-  for (const Port& p : fused.outputs()) {
-    const Tensor& w = want.outputs.at(p.name);
-    Difference d = compare(got.outputs.at(p.name), w, model_tolerance(w.dtype()));
-    ok = ok && d.ok;
-    std::string verdict = !d.ok ? "DIFFERS" : d.mistrusted ? "MISTRUSTED" : "equal";
-    rows.push_back({{"output", escape(p.name, 4096)},
-                    {"verdict", verdict},
-                    {"max_abs", d.max_abs},
-                    {"max_rel", d.max_rel},
-                    {"text", d.text}});
-    if (!common.json)
-      std::cout << fmt::format("{:<10} {}  max abs {:.3g}  max rel {:.3g}  {}\n", verdict,
-                               escape(p.name), d.max_abs, d.max_rel, d.text);
+  if (want.session) {
+    FERRULE_ASSIGN(want.ran,
+                   run_once(*want.session, inputs, want_layers ? &*want_layers : nullptr));
+    want.name = o.oracle ? "the interpreter"
+                         : fmt::format("{} without rules", want.ran.prepared->backend());
   }
-  if (layers) compare_layers(got, *got_layers, want, *want_layers, layer_rows);
+  std::vector<Judged> rows;
+  for (const Port& p : fused.outputs()) {
+    const Tensor &g = got.outputs.at(p.name), &w = want.ran.outputs.at(p.name);
+    const Difference d = compare(g, w, model_tolerance(w.dtype()));
+    rows.push_back({&p, &g, &w, d, std::string(verdict_of(d)), explained(d)});
+  }
+  auto differs = [](const Judged& r) { return !r.d.ok; };
+  if (std::ranges::any_of(rows, differs)) {
+    ByF64 f64(common, options, inputs);
+    if (computes_short(got.prepared->plan())) {
+      FERRULE_TRY(f64.arbitrate(rows, fused.knowledge().target.name));
+    } else {
+      f64.tell(rows, want.name);
+    }
+  }
+  const bool ok = std::ranges::none_of(rows, differs);
+  std::string_view all = "equal";
+  for (std::string_view worse : {"within tolerance", "MISTRUSTED", "DIFFERS"})
+    if (std::ranges::any_of(rows, [&](const Judged& r) { return r.verdict == worse; })) all = worse;
+  json layer_rows = json::array();
+  if (o.layers) compare_layers(got, *got_layers, want.ran, *want_layers, layer_rows);
+  const std::string missing = unchecked(got, want);
   if (common.json) {
+    json outputs = json::array();
+    for (const Judged& r : rows)
+      outputs.push_back({{"output", escape(r.port->name, 4096)},
+                         {"verdict", r.verdict},
+                         {"error", r.d.error},
+                         {"allowed", r.d.allowed},
+                         {"max_abs", r.d.max_abs},
+                         {"max_rel", r.d.max_rel},
+                         {"text", r.text}});
     print_json({{"schema_version", kSchemaVersion},
                 {"backend", got.prepared->backend()},
                 {"device", got.prepared->device()},
-                {"against", want.prepared->backend()},
+                {"against", want.session ? std::string(want.ran.prepared->backend()) : want.name},
                 {"ok", ok},
-                {"outputs", rows},
+                {"verdict", all},
+                {"unchecked", missing},
+                {"outputs", outputs},
                 {"layers", layer_rows}});
-  } else {
-    for (const json& r : layer_rows)
-      std::cout << fmt::format("  {:<8} max abs {:<10.3g} {}\n",
-                               r["ok"].get<bool>() ? "equal" : "DIFFERS",
-                               r["max_abs"].get<double>(), r["layer"].get<std::string>());
-    std::cout << fmt::format("{} on {} against {} without rules: {}\n", escape(common.model),
-                             ran_on(*got.prepared), want.prepared->backend(),
-                             ok ? "equal" : "DIFFERS");
+    return ok ? Exit::ok : Exit::differs;
   }
+  print_rows(rows, layer_rows);
+  std::cout << fmt::format("{} on {} against {}: {}\n", escape(common.model), ran_on(*got.prepared),
+                           want.name, all);
+  if (std::ranges::any_of(rows, [](const Judged& r) { return r.d.error > 0; }))
+    std::cout << "(errors are parts of the output's largest element)\n";
+  if (!missing.empty()) std::cout << "no full check: " << missing << "\n";
   return ok ? Exit::ok : Exit::differs;
 }
 
 }  // namespace
 
 void add_verify(CLI::App& app, Common& common, int& exit) {
-  auto* c = app.add_subcommand("verify", "fused against --disable '*' on the same backend");
+  auto* c = app.add_subcommand(
+      "verify", "fused against --disable '*' on the same backend, the interpreter or ONNX Runtime");
   add_common(*c, common, true);
   add_timeout(*c, common);
-  auto input = std::make_shared<InputOptions>();
-  auto oracle = std::make_shared<bool>(false), layers = std::make_shared<bool>(false);
-  add_inputs(*c, *input);
-  c->add_flag("--oracle", *oracle, "against the interpreter");
-  c->add_flag("--layers", *layers, "layer by layer");
+  auto o = std::make_shared<VerifyOptions>();
+  add_inputs(*c, o->input);
+  auto* oracle = c->add_flag("--oracle", o->oracle, "against the interpreter");
+  c->add_option("--against", o->against,
+                "against another program: ort, ONNX Runtime of the Python that $FERRULE_PYTHON "
+                "names (else python3)")
+      ->check(CLI::IsMember({"ort"}))
+      ->excludes(oracle);
+  c->add_flag("--layers", o->layers, "layer by layer");
   c->footer(
       "Examples:\n  ferrule verify model.onnx\n  ferrule verify model.onnx --inputs in.npz "
-      "--oracle\n  ferrule verify model.onnx --layers --json");
-  set_body(*c, common, exit, [=](const Common& o) { return body(o, *input, *oracle, *layers); });
+      "--oracle\n  ferrule verify model.onnx --layers --json\n"
+      "  FERRULE_PYTHON=venv/bin/python ferrule verify model.onnx --against ort");
+  set_body(*c, common, exit, [o](const Common& common) { return body(common, *o); });
 }
 
 }  // namespace ferrule::cli

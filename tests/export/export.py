@@ -1,5 +1,5 @@
 """What `ferrule fuse` writes, in other tools: onnx's checker takes it, ONNX Runtime gives the results of the model it
-came from, and ferrule itself reads it back with at least the same fusion. Groups as functions and inlined.
+came from, OpenVINO loads what has no functions, and ferrule itself reads it back with at least the same fusion. Groups as functions and inlined.
 
 Models: some of tests/models (all with --full) and the small ones of ONNX Runtime's own fusion tests in the shared test
 material. What ferrule cannot plan, and what ONNX Runtime cannot run as it came, is counted as skipped.
@@ -15,6 +15,7 @@ import tempfile
 import numpy as np
 import onnx
 import onnxruntime
+import openvino
 
 import fetch
 import harness
@@ -43,6 +44,20 @@ def run_elsewhere(path, inputs):
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     names = [o.name for o in session.get_outputs()]
     return dict(zip(names, session.run(names, {i.name: inputs[i.name] for i in session.get_inputs()})))
+
+
+def in_openvino(model, out):
+    """None, or why OpenVINO does not take the new model although it takes the old one."""
+    core = openvino.Core()
+    try:
+        core.compile_model(core.read_model(str(model)), "CPU")
+    except Exception:  # pylint: disable=broad-except
+        return None
+    try:
+        core.compile_model(core.read_model(str(out)), "CPU")
+    except Exception as reason:  # pylint: disable=broad-except
+        return str(reason)[:500]
+    return None
 
 
 def layers(path):
@@ -82,6 +97,8 @@ def check(report, name, model, stored):
         except Exception as reason:
             problem = str(reason)[:500]
         report.check(f"{name} {how}: ONNX Runtime", problem)
+        if how == "inlined":  # OpenVINO knows no functions of a model
+            report.check(f"{name} {how}: OpenVINO", in_openvino(model, out))
         after, problem = layers(out)
         if problem is None and after > before:
             problem = f"{after} layers, {before} before it was written"

@@ -7,8 +7,8 @@
 #                            quickstart: numpy pillow); prints the path of its python as the last line
 #   deps.sh --paths          print NAME=path lines for CMake and scripts; installs nothing
 #
-# Cache: $FERRULE_CACHE, else $XDG_CACHE_HOME/ferrule, else ~/.cache/ferrule. Entries are built in a
-# temporary folder and renamed into place, so that a broken build leaves no half entry behind.
+# Cache: $FERRULE_CACHE, else $XDG_CACHE_HOME/ferrule, else ~/.cache/ferrule; what the last two hold is taken
+# from there in any case. Entries are built in a temporary folder and renamed into place, so that a broken build leaves no half entry behind.
 # Exit status: 0 fine, 2 bad usage, 5 something is missing that could not be installed (named, with the command).
 set -euo pipefail
 
@@ -19,7 +19,7 @@ source "$here/versions.env"
 unset PYTHONPATH PYTHONHOME VIRTUAL_ENV CMAKE_GENERATOR CFLAGS CXXFLAGS LDFLAGS
 
 packages=(g++ cmake ninja-build ccache lld python3 python3-venv
-  "llvm-$LLVM_VERSION-dev" libzstd-dev libyaml-cpp-dev libprotobuf-dev protobuf-compiler
+  "llvm-$LLVM_VERSION-dev" libzstd-dev zlib1g-dev libyaml-cpp-dev libprotobuf-dev protobuf-compiler
   libsleef-dev libspdlog-dev libfmt-dev nlohmann-json3-dev libxxhash-dev libcli11-dev libexpected-dev
   doctest-dev libbenchmark-dev)
 
@@ -33,6 +33,17 @@ hash12() { sha256sum | cut -c1-12; }
 
 cache=${FERRULE_CACHE:-${XDG_CACHE_HOME:-${HOME:?HOME is not set; set FERRULE_CACHE}/.cache}/ferrule}
 
+# placed NAME: where an entry is or is to be made. A cache that was named for ferrule's own use need not hold the
+# dependencies that lie in the usual one.
+usual=${XDG_CACHE_HOME:-${HOME:+$HOME/.cache}}/ferrule
+placed() {
+  if [[ ! -e $cache/$1 && -e $usual/$1 ]]; then
+    printf '%s/%s' "$usual" "$1"
+  else
+    printf '%s/%s' "$cache" "$1"
+  fi
+}
+
 # The key holds what the static library's binary interface depends on. The protobuf version is read
 # from its header, not asked from dpkg, because this runs at every configure.
 protobuf_version() {
@@ -43,14 +54,14 @@ onnx_dir() {
   local key
   key=$(printf '%s\n' "$ONNX_SHA256" "$(protobuf_version)" "$("$compiler" -dumpfullversion 2>/dev/null || true)" \
     "$(uname -m)" "${onnx_options[@]}" | hash12)
-  printf '%s/onnx-%s-%s' "$cache" "$ONNX_VERSION" "$key"
+  placed "onnx-$ONNX_VERSION-$key"
 }
 onednn_dir() {
-  printf '%s/onednn-%s-%s' "$cache" "$ONEDNN_VERSION" "${ONEDNN_LIB_SHA256:0:12}"
+  placed "onednn-$ONEDNN_VERSION-${ONEDNN_LIB_SHA256:0:12}"
 }
 
 cudnn_frontend_dir() {
-  printf '%s/cudnn-frontend-%s-%s' "$cache" "$CUDNN_FRONTEND_VERSION" "${CUDNN_FRONTEND_SHA256:0:12}"
+  placed "cudnn-frontend-$CUDNN_FRONTEND_VERSION-${CUDNN_FRONTEND_SHA256:0:12}"
 }
 
 system_python() {
@@ -76,7 +87,7 @@ python_dir() {
   local requirements key
   requirements=$(python_requirements "$1")
   key=$(printf '%s\n' "$requirements" "$(uname -m)" | hash12)
-  printf '%s/py-%s-%s' "$cache" "$1" "$key"
+  placed "py-$1-$key"
 }
 
 root_prefix=

@@ -74,7 +74,7 @@ TEST_CASE("npy: column-major order, and headers that numpy does not write") {
   CHECK(read_npy(f.path)->to_i64() == std::vector<int64_t>{1, 3, 5, 2, 4, 6});
   CHECK(read_npz(f.path)->at("").to_i64() == std::vector<int64_t>{1, 3, 5, 2, 4, 6});
   for (const char* header :
-       {"{'descr': '>f4', 'fortran_order': False, 'shape': (1,), }",
+       {"{'descr': '>q4', 'fortran_order': False, 'shape': (1,), }",
         "{'descr': '|O', 'fortran_order': False, 'shape': (1,), }",
         "{'descr': '|u1', 'fortran_order': False, 'shape': (7,), }",
         "{'descr': '|u1', 'fortran_order': False, 'shape': (-1,), }",

@@ -32,7 +32,7 @@ std::string checked(std::vector<std::string> texts) {
   CheckReport report = check_rules(set, op_table());
   std::string s;
   for (const Error& e : report.errors) s += "error " + e.message + "\n";
-  for (const std::string& n : report.notes) s += n + "\n";
+  for (const RuleNote& n : report.notes) s += n.rule->id + ": " + n.text + "\n";
   return s;
 }
 
@@ -172,7 +172,7 @@ TEST_CASE("the shipped rules have no errors") {
   REQUIRE(set.has_value());
   CheckReport report = check_rules(*set, op_table());
   for (const Error& e : report.errors) CHECK_MESSAGE(false, render(e));
-  for (const std::string& n : report.notes) MESSAGE(n);
+  for (const RuleNote& n : report.notes) MESSAGE(n.rule->id, ": ", n.text);
 }
 
 TEST_CASE("the reference names every function and every key") {

@@ -299,7 +299,9 @@ TEST_CASE("parameters: read, printed, used as limits") {
   CHECK(has(refused("word: \"8\"", "Word: 8"), "no name of a parameter"));
   RuleSet set;
   set.rules.push_back(std::make_shared<const Rule>(*r));
-  const std::vector<std::string> notes = check_rules(set, op_table()).notes;
+  std::vector<std::string> notes;
+  for (const RuleNote& n : check_rules(set, op_table()).notes)
+    notes.push_back(n.rule->id + ": " + n.text);
   CHECK(std::ranges::count(notes, "t: parameter on is used by nothing") == 1);
   CHECK(std::ranges::count_if(notes, [](const std::string& n) { return has(n, "parameter"); }) ==
         1);

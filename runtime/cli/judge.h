@@ -1,0 +1,31 @@
+// Whether results that differ more than their type's tolerance are as right as they can be: a plan
+// that computes in f16 or bf16 may be as far from f64 as the interpreter in the same types, times
+// kReducedFactor (tolerance.h).
+#pragma once
+#include "engine/graph/compare.h"
+#include "runtime/cli/tensors.h"
+
+namespace ferrule::cli {
+
+/// Whether a value anywhere in the plan is f16 or bf16.
+bool computes_short(const Plan& plan);
+
+/// How far results are from those of f64, as parts of the largest element.
+struct Off {
+  double rms = 0, largest = 0;
+  int64_t wrong = 0;  ///< of integers and booleans: how many differ
+};
+Off off_by(const Tensor& got, const Tensor& exact);
+/// Whether results in a short type are no further off than the interpreter's explain.
+bool no_further(const Off& ours, const Off& interpreters);
+
+/// The model without rules, every float in f64. errors: those of import and of the interpreter.
+Result<Tensors> exact_results(const std::string& model, const EngineOptions& options,
+                              const Tensors& inputs, const Cancel* cancel);
+
+/// "equal", "within tolerance", "MISTRUSTED" or "DIFFERS".
+std::string_view verdict_of(const Difference& d);
+/// The line behind an output's name: how far off it is of how far it may be, and what is wrong.
+std::string explained(const Difference& d);
+
+}  // namespace ferrule::cli

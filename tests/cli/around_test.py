@@ -1,0 +1,287 @@
+"""Things around a run: wrong values of options, files of all kinds numpy writes, help, completion, the manual, doctor, rules new and check.
+Last line: "N passed, N failed, N skipped"."""
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent / "support")]
+
+import harness  # noqa: E402
+from harness import OK, UNSUPPORTED, USAGE, refusal, run  # noqa: E402
+
+ADD = "agraph (float[N,4] a, float[N,4] b) => (float[N,4] y) { [sum] y = Add (a, b) }"
+
+
+def doctor(report):
+    """Found through PATH and through a link, from any folder."""
+    folder = report.folder / "bin"
+    folder.mkdir()
+    os.symlink(harness.PROGRAM, folder / "ferrule")
+    def checks(command, path):
+        done = subprocess.run([command, "doctor", "--json"], cwd="/", capture_output=True, text=True, check=False,
+                              env={**os.environ, **harness.libraries(), "PATH": f"{path}:{os.environ['PATH']}"})
+        return {c["what"]: c["there"] for c in json.loads(done.stdout or '{"checks": []}')["checks"]}
+    whole = checks(harness.PROGRAM, "/usr/bin")
+    real = str(pathlib.Path(harness.PROGRAM).resolve().parent)
+    for what, command, path in (("a link", str(folder / "ferrule"), "/usr/bin"), ("PATH", "ferrule", real), ("a link in PATH", "ferrule", str(folder))):
+        got = checks(command, path)
+        report.check(f"doctor through {what}", None if got and got == whole and any("CPU backend" in k for k in got) else f"{got}, wanted {whole}")
+
+
+def options(report, net):
+    """Wrong values are refused or warned about, whatever the command."""
+    folder = report.folder
+    for command in (["explain"], ["missed"], ["fuse", "--dry-run"], ["run"]):
+        report.check(f"{command[0]} --backend abacus", refusal(run(command[0], net, *command[1:], "--backend", "abacus"), USAGE, "abacus", "reference"))
+        report.check(f"{command[0]} --tuning of no file", refusal(run(command[0], net, *command[1:], "--tuning", folder / "none.yaml"), USAGE, r"none\.yaml"))
+    tuning = folder / "tuning.yaml"
+    conv = harness.model(folder / "conv.onnx", """agraph (float[1,8,12,12] x) => (float[1,8,10,10] y) <float[8,8,3,3] W = {%s}> { y = Conv (x, W) }"""
+                         % ", ".join(["0.5"] * 576))
+    run("tune", conv, "-o", tuning, "--seconds", "0.05", "--threads", "1", "--backend", "cpu")
+    done = run("run", net, "--tuning", tuning, "--backend", "cpu", "--threads", "1")
+    report.check("a tuning file of another model", None if done.code == OK and re.search(r"tuning\.yaml is of another model", done.err) else done.tail())
+    done = run("run", conv, "--tuning", tuning, "--backend", "cpu", "--threads", "1")
+    report.check("a tuning file of this model", None if done.code == OK and "another model" not in done.err else done.tail())
+
+    override = folder / "override.yaml"
+    for device, code in (("gup", USAGE), ("sm_9?x", USAGE), ("gpu", OK), ("sm_*", OK), ("cpu-avx2", OK)):
+        override.write_text(f'ferrule: 1\noverride:\n  - rule: "conv_*"\n    off: true\n    device: ["{device}"]\n')
+        done = run("explain", net, "--override", override)
+        report.check(f"device: {device}", harness.crash(done) or (refusal(done, USAGE, r"override\.yaml:\d+", re.escape(device), "there are cpu, gpu")
+                                                               if code == USAGE else None if done.code == OK else done.tail()))
+    override.write_text('ferrule: 1\noverride:\n  - rule: "conv_*"\n    off: true\n    device: [gup]\n')
+    report.check("device: the nearest", refusal(run("explain", net, "--override", override), USAGE, 'did you mean "gpu"'))
+
+    report.check("an input's shape twice", refusal(run("explain", net, "--shapes", "a:2x4", "--shapes", "a:3x4"), USAGE, "a is given twice"))
+    for shapes in (["a:2x4,b:2x4"], ["a:2,4,b:2,4"], ["a:2x4", "b:2,4"]):
+        done = run("run", net, *(part for s in shapes for part in ("--shapes", s)), "--json")
+        dims = json.loads(done.out)["outputs"]["y"]["dims"] if done.code == OK else None
+        report.check(f"--shapes {shapes}", None if dims == [2, 4] else done.tail())
+    for bad in ("a:2x4,b", "a:2x4,:3", "2x4,a:2x4", "a:2x4,,b:2x4", "a:2xx4"):
+        report.check(f"--shapes {bad}", refusal(run("explain", net, "--shapes", bad), USAGE, "--shapes"))
+    out = folder / "y.npy"
+    report.check("--outputs of an array", refusal(run("run", net, "--outputs", out), USAGE, r"y\.npy", r"\.npz"))
+    report.check("nothing is written", None if not out.exists() else "there is a file")
+
+    blocked = folder / "file"
+    blocked.write_text("")
+    fusable = harness.model(folder / "chain.onnx", "agraph (float[8] x, float[8] z) => (float[8] y) {\n  a = Mul(x, z)\n  y = Sigmoid(a)\n}")
+    done = run("run", fusable, "--cache", blocked / "cache", "--backend", "cpu")
+    report.check("a cache that cannot be written", None if done.code == OK and re.search("warning: nothing can be kept in the cache .*/file/cache", done.err)
+                 else done.tail())
+
+
+def arrays(report, net):
+    """What numpy writes: compressed, of the other byte order, in the other memory order."""
+    folder = report.folder
+    rng = np.random.default_rng(1)
+    a, b = (rng.standard_normal((300, 4)).astype(np.float32) for _ in "ab")
+    wanted = a + b
+
+    def reads(what, **given):
+        path, out = folder / "in.npz", folder / "out.npz"
+        np.savez_compressed(path, **given)
+        done = run("run", net, "--inputs", path, "--outputs", out, "--force")
+        report.check(what, None if done.code == OK and np.array_equal(np.load(out)["y"], wanted) else done.tail())
+        return path
+
+    reads("savez_compressed", a=a, b=b)
+    reads("big-endian", a=a.astype(">f4"), b=b.astype(">f4"))
+    path = reads("column-major, big-endian", a=np.asfortranarray(a.astype(">f4")), b=np.asfortranarray(b))
+    whole = path.read_bytes()
+    for cut in range(1, 10):
+        damaged = folder / "cut.npz"
+        damaged.write_bytes(whole[:len(whole) * cut // 10])
+        report.check(f"{cut}/10 of a compressed npz", refusal(run("run", net, "--inputs", damaged), USAGE, r"cut\.npz"))
+        changed = bytearray(whole)
+        changed[len(whole) * cut // 10] ^= 255
+        damaged.write_bytes(changed)
+        done = run("run", net, "--inputs", damaged)
+        report.check(f"a changed byte at {cut}/10", harness.crash(done) or (None if done.code in (OK, USAGE) else done.tail()))
+    for kind in ("i2", "u4", "i8", "f8", "f2", "c8"):
+        x = np.arange(6).astype(kind).reshape(2, 3)
+        np.save(folder / "x.npy", x.astype(">" + kind))
+        model = harness.model(folder / "same.onnx", "agraph (%s[2,3] x) => (%s[2,3] y) { y = Identity (x) }" % ((
+            {"i2": "int16", "u4": "uint32", "i8": "int64", "f8": "double", "f2": "float16", "c8": "complex64"}[kind],) * 2))
+        done = run("run", model, "--input", f"x={folder / 'x.npy'}", "--outputs", folder / "same.npz", "--force", "--backend", "reference")
+        report.check(f"big-endian {kind}", None if done.code in (OK, UNSUPPORTED) and (done.code != OK or np.array_equal(np.load(folder / "same.npz")["y"], x)) else done.tail())
+
+
+def rules(report):
+    """rules new, rules check, rules test."""
+    folder = report.folder / "mine"
+    folder.mkdir()
+    done = run("rules", "new", folder / "twice_relu.yaml")
+    text = (folder / "twice_relu.yaml").read_text() if done.code == OK else ""
+    schema = pathlib.Path(re.match(r"# yaml-language-server: \$schema=(.*)\n", text).group(1)) if text else None
+    report.check("rules new names its schema", None if schema and (folder / schema).exists() and "$defs" in json.loads((folder / schema).read_text()) else text)
+    done = run("rules", "test", "twice_relu", "--rules", folder, timeout=120)
+    report.check("rules new passes its tests", None if done.code == OK and "1 passed, 0 failed" in done.out else done.tail())
+    report.check("rules new of no id", refusal(run("rules", "new", folder / "My-Rule.yaml"), USAGE, "My-Rule", "lower case"))
+    report.check("no file of it", None if not (folder / "My-Rule.yaml").exists() else "there is one")
+
+    done = run("rules", "check")
+    report.check("rules check keeps notes about shipped rules", None if done.code == OK and "note:" not in done.out and re.search(r" 0 notes \(\d+ more", done.out) else done.tail())
+    done = run("rules", "check", "--all")
+    report.check("rules check --all", None if done.code == OK and "note:" in done.out else done.tail())
+    (folder / "twice_relu.yaml").write_text(text.replace("t = Relu(x)\n  y", "t = Rellu(x)\n  y", 1))
+    done = run("rules", "check", "--rules", folder)
+    report.check("rules check knows operators", None if done.code == USAGE and re.search(
+        r'twice_relu\.yaml:\d+:\d+: operator Rellu is none of ONNX.s(.|\n)*did you mean "Relu"', done.out) else done.tail() + done.out)
+    (folder / "twice_relu.yaml").write_text(text[:text.index("tests:")])
+    done = run("rules", "test", "twice_relu", "--rules", folder, timeout=120)
+    report.check("a rewrite without a case", None if done.code == harness.DIFFERS and "no case shows it firing" in done.out and "0 passed, 1 failed" in done.out
+                 else done.tail() + done.out)
+
+
+def unknown_operators(report):
+    """All of them, with how many nodes each has."""
+    nodes = [helper.make_node(op, ["x"], [f"y{k}"], f"n{k}", domain="com.acme") for k, op in enumerate(["One", "Two", "One", "Three", "Two", "Two"])]
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])],
+                              [helper.make_tensor_value_info(f"y{k}", TensorProto.FLOAT, [1]) for k in range(6)])
+    path = report.folder / "unknown.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("com.acme", 1)], ir_version=8), str(path))
+    report.check("all unknown operators", refusal(run("explain", path), UNSUPPORTED, r'node "n0".*com\.acme\.One \(opset 1\) is not known \(2 nodes\); '
+                                                  r"nor are com\.acme\.Two \(3\), com\.acme\.Three \(1\)"))
+
+
+COMMANDS = ("explain", "why", "missed", "run", "bench", "verify", "tune", "fuse", "ablate", "reduce", "compile", "rules", "cache", "doctor")
+
+
+def complete(report):
+    """help, completion and the manual, from one source."""
+    report.check("ferrule help", None if run("help").out == run("--help").out != "" else run("help").tail())
+    report.check("ferrule help fuse", None if run("help", "fuse").out == run("fuse", "--help").out != "" else run("help", "fuse").tail())
+    report.check("ferrule help rules test", None if run("help", "rules", "test").out == run("rules", "test", "--help").out else "another text")
+    report.check("help of no command", refusal(run("help", "fuze"), USAGE, "fuze", "fuse"))
+    report.check("completion of no shell", refusal(run("completion", "tcsh"), USAGE, "tcsh|SHELL"))
+    texts = {}
+    for shell in ("bash", "zsh", "fish"):
+        done = run("completion", shell)
+        texts[shell] = done.out
+        missing = [c for c in COMMANDS if not re.search(rf"\b{c}\b", done.out)] + [w for w in ("ignore-profit", "against", "functions") if w not in done.out]
+        report.check(f"completion {shell}", harness.crash(done) or (f"missing {missing}" if missing or done.code != OK else None))
+        if not shutil.which(shell):
+            report.skip(f"{shell} reads it", f"there is no {shell}")
+            continue
+        path = report.folder / f"completion.{shell}"
+        path.write_text(texts[shell])
+        read = subprocess.run([shell, "-n", str(path)], capture_output=True, text=True, check=False)
+        report.check(f"{shell} reads it", read.stderr[:300] or None)
+
+    def bash(*words):
+        script = f"source {report.folder}/completion.bash; COMP_WORDS=({' '.join(map(repr, words))}); COMP_CWORD={len(words) - 1}; _ferrule; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+        return subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False).stdout.split()
+    for words, wanted, unwanted in ((["ferrule", "expl"], {"explain"}, {"fuse"}), (["ferrule", "rules", ""], {"test", "check", "new"}, {"explain"}),
+                                    (["ferrule", "fuse", "m.onnx", "--exp"], {"--export"}, {"--plan"}),
+                                    (["ferrule", "fuse", "m.onnx", "--export", ""], {"functions", "inlined"}, {"--plan"}),
+                                    (["ferrule", "verify", "--no-"], {"--no-cache", "--no-fold"}, {"--oracle"}),
+                                    (["ferrule", "rules", "test", "--se"], {"--seconds"}, {"--stamp"}), (["ferrule", "completion", ""], {"bash", "zsh", "fish"}, set())):
+        got = set(bash(*words))
+        report.check(f"bash completes {' '.join(words)}", None if wanted <= got and not unwanted & got else str(sorted(got))[:300])
+
+    page = run("man").out
+    sections = re.findall(r"^\.S[HS] (.*)$", page, re.MULTILINE)
+    missing = [c for c in COMMANDS if not any(f"ferrule {c}" in s for s in sections)]
+    report.check("the manual has every command", f"missing {missing}" if missing else None)
+    for option in re.findall(r"--[a-z-]+", run("fuse", "--help").out):
+        if option.replace("-", "\\-") not in page and option != "--help":
+            report.check(f"the manual has {option}", "it has not")
+    groff = shutil.which("groff")
+    if groff:
+        read = subprocess.run([groff, "-k", "-man", "-ww", "-Tutf8", "-z"], input=page, capture_output=True, text=True, check=False)
+        report.check("groff reads the manual", read.stderr[:400] or None)
+    else:
+        report.skip("groff reads the manual", "there is no groff")
+
+
+def bench(report, net):
+    """Quantiles, intervals, two by turns."""
+    folder = report.folder
+    shape = ["--shapes", "a:64x4", "--seconds", "0.3"]
+    answer, problem = harness.answer(run("bench", net, *shape, "--json"))
+    if problem is None:
+        times = answer["latency_ms"]
+        order = [times[k] for k in ("min", "median_low", "median", "median_high")], [times[k] for k in ("median", "p90", "p95", "p99")]
+        problem = None if all(o == sorted(o) for o in order) and "unstable" in answer else str(times)
+    report.check("bench: quantiles and the median's interval", problem)
+    done = run("bench", net, *shape)
+    report.check("bench: its text", None if re.search(r"^latency  median [\d.]+ ms \(95 %: [\d.]+ to [\d.]+\)  min .*  p95 ", done.out, re.MULTILINE) else done.tail())
+    done = run("bench", net, "--shapes", "a:64x4", "--seconds", "0.01", "--backend", "reference")
+    report.check("bench: few runs are unstable", None if done.code == OK else done.tail())
+    override = folder / "bench.yaml"
+    override.write_text("# a comment\nferrule: 1\noverride:\n  - rule: pointwise\n    off: true\n")
+    big = harness.model(folder / "big.onnx", "agraph (float[256,4096] x) => (float[256,4096] y) {\n  a = Sin(x)\n  b = Exp(a)\n  c = Sin(b)\n  y = Exp(c)\n}")
+    small = harness.model(folder / "small.onnx", "agraph (float[16,16] x) => (float[16,16] y) { y = Sin (x) }")
+    rules_folder = folder / "bench_rules"
+    rules_folder.mkdir()
+    for other in ("none", override, small, big, rules_folder):
+        answer, problem = harness.answer(run("bench", big, other, "--seconds", "0.5", "--json", "--threads", "1", timeout=120))
+        if problem is None:
+            ratio = answer["ratio"]
+            fine = 0 < ratio["low"] <= ratio["median"] <= ratio["high"] and answer["differ"] == (ratio["low"] > 1 or ratio["high"] < 1)
+            if other == small:
+                fine = fine and ratio["high"] < 1
+            problem = None if fine else str(answer)
+        report.check(f"bench big.onnx {pathlib.Path(str(other)).name}", problem)
+    done = run("bench", big, "none", "--seconds", "0.3", "--threads", "1")
+    report.check("bench of two: its text", None if re.search(
+        r"^A  .*big\.onnx on cpu, 1 layers\n   median (.|\n)*^B  without rules on cpu, 4 layers\n(.|\n)*^B takes [\d.]+ times as long as A \(95 %: [\d.]+ to [\d.]+, \d+ runs by turns\)",
+        done.out, re.MULTILINE) else done.tail() + done.out)
+    report.check("bench of no file", refusal(run("bench", big, folder / "none.onnx"), USAGE, r"none\.onnx"))
+    (folder / "odd.yaml").write_text("what: this\n")
+    report.check("bench of another YAML file", refusal(run("bench", big, folder / "odd.yaml"), USAGE, r"odd\.yaml", "no override file"))
+    report.check("bench of two with --layers", refusal(run("bench", big, "none", "--layers"), USAGE, "--layers"))
+    report.check("no bar in a pipe", None if "\r" not in done.err and "measuring" not in done.err else done.err[:200])
+
+
+def bars(report):
+    """On a terminal, what takes over a second has a bar, and wipes it."""
+    import pty
+    net = harness.model(report.folder / "long.onnx", "agraph (float[64] x) => (float[64] y) { y = Sin (x) }")
+    for what, seconds, term, wanted in (("over a second", "1.6", "xterm", True), ("under a second", "0.3", "xterm", False), ("a dumb terminal", "1.6", "dumb", False)):
+        leader, follower = pty.openpty()
+        process = subprocess.Popen([harness.PROGRAM, "bench", str(net), "--seconds", seconds], stdout=subprocess.DEVNULL, stderr=follower,
+                                   env={**os.environ, **harness.libraries(), "TERM": term})
+        os.close(follower)
+        text = b""
+        while True:
+            try:
+                piece = os.read(leader, 4096)
+            except OSError:
+                break
+            if not piece:
+                break
+            text += piece
+        process.wait()
+        os.close(leader)
+        bar = re.search(rb"\r\[#* *\] +\d+ % \d+ s measuring\x1b\[K", text)
+        report.check(f"a bar: {what}", None if bool(bar) == wanted and (not wanted or text.endswith(b"\r\x1b[K")) else repr(text[-200:]))
+
+
+def main():
+    report = harness.Report()
+    if report.ready:
+        net = harness.model(report.folder / "add.onnx", ADD)
+        doctor(report)
+        options(report, net)
+        arrays(report, net)
+        rules(report)
+        unknown_operators(report)
+        complete(report)
+        bench(report, net)
+        bars(report)
+    return report.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
