@@ -317,6 +317,9 @@ class Walker {
   }
 
   std::map<std::pair<std::string, int64_t>, std::pair<Error, int>> unknown_;
+  const Functions& functions_;
+  const Semantics& ops_;
+  std::vector<std::string>& notes_;
 };
 
 }  // namespace
