@@ -8,6 +8,7 @@
 
 #include "engine/rule/vocabulary.h"
 #include "runtime/cli/cli.h"
+#include "runtime/shipped_rules.h"
 
 namespace ferrule::cli {
 namespace {
