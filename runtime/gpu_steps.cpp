@@ -66,12 +66,12 @@ bool gpu_library(Work work) {
     case Work::resize:
     case Work::norm:
     case Work::attention:
-    case Work::channel_gate:
     case Work::softmax_topk:
     case Work::window_chain:
     case Work::transpose:
     case Work::gather:
     case Work::reorder:
+    case Work::own:
     case Work::other:
       break;
   }

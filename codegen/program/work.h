@@ -21,12 +21,12 @@ enum class Work : uint8_t {
   resize,
   norm,
   attention,
-  channel_gate,
   softmax_topk,
   window_chain,  ///< windows that slide over each other's results
   transpose,
   gather,   ///< one axis' places are read from a tensor
   reorder,  ///< the same axes, laid out in another way
+  own,      ///< of one contract alone, by whose name a backend finds its kernel
   other,    ///< what the launch's kind, region or rows say
 };
 

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iostream>
 
+#include "engine/rule/contract.h"
 #include "engine/rule/vocabulary.h"
 #include "runtime/cli/cli.h"
 
@@ -41,8 +42,10 @@ Result<Exit> show(const Common& common, const std::string& id) {
   FERRULE_ASSIGN(EngineOptions options, rule_options(common));
   FERRULE_ASSIGN(auto knowledge, load_knowledge(options));
   const Rule* r = knowledge->rules.find(id);
-  if (!r) return error(Code::rule_unknown, "rules show", escape(id));
-  std::cout << "# " << r->file << "\n" << r->text;
+  const auto contract = knowledge->ops.contracts()->find(id);
+  if (!r && !contract) return error(Code::rule_unknown, "rules show", escape(id));
+  if (contract) std::cout << "# " << contract->file << "\n" << contract->text;
+  if (r) std::cout << "# " << r->file << "\n" << r->text;
   return Exit::ok;
 }
 
@@ -52,9 +55,9 @@ Result<Exit> check(const Common& common) {
   CheckReport report = check_rules(knowledge->rules, knowledge->ops);
   for (const std::string& note : report.notes) std::cout << "note: " << note << "\n";
   for (const Error& e : report.errors) std::cout << render(e) << "\n";
-  std::cout << fmt::format("{} rules, {} operators, {} errors, {} notes\n",
-                           knowledge->rules.rules.size(), knowledge->ops.all().size(),
-                           report.errors.size(), report.notes.size());
+  std::cout << fmt::format("{} rules, {} contracts, {} operators, {} errors, {} notes\n",
+                           knowledge->rules.rules.size(), knowledge->rules.contracts.size(),
+                           knowledge->ops.all().size(), report.errors.size(), report.notes.size());
   return report.errors.empty() ? Exit::ok : Exit::usage;
 }
 
@@ -116,7 +119,8 @@ void add_rules(CLI::App& app, Common& common, int& exit) {
     return s;
   };
   add_override(*sub("list", "every rule, in firing order", list), common);
-  sub("show", "a rule's file", [text](const Common& o) { return show(o, *text); })
+  sub("show", "the file of a rule, or of a contract",
+      [text](const Common& o) { return show(o, *text); })
       ->add_option("RULE", *text)
       ->required();
   add_override(*sub("check", "loads and checks all rules", check), common);
