@@ -66,7 +66,6 @@ bool gpu_library(Work work) {
     case Work::resize:
     case Work::norm:
     case Work::attention:
-    case Work::channel_gate:
     case Work::softmax_topk:
     case Work::window_chain:
     case Work::lstm:
@@ -75,6 +74,7 @@ bool gpu_library(Work work) {
     case Work::transpose:
     case Work::gather:
     case Work::reorder:
+    case Work::own:
     case Work::other:
       break;
   }

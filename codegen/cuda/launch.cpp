@@ -80,11 +80,11 @@ class Planner {
       case Work::affine_product:
       case Work::global_max_pool:
       case Work::global_average_pool:
-      case Work::channel_gate:
       case Work::window_chain:
       case Work::lstm:
       case Work::gru:
       case Work::rnn:
+      case Work::own:
       case Work::other:
         break;
     }

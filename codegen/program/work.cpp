@@ -14,7 +14,6 @@ struct ContractWork {
 };
 constexpr ContractWork kWorks[] = {
     {"attention", Work::attention},
-    {"channel_gate", Work::channel_gate},
     {"conv", Work::convolution},
     {"conv_pool", Work::window_chain},
     {"deconv", Work::deconvolution},

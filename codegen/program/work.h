@@ -21,7 +21,6 @@ enum class Work : uint8_t {
   resize,
   norm,
   attention,
-  channel_gate,
   softmax_topk,
   lstm,
   gru,
@@ -30,6 +29,7 @@ enum class Work : uint8_t {
   transpose,
   gather,   ///< one axis' places are read from a tensor
   reorder,  ///< the same axes, laid out in another way
+  own,      ///< of one contract alone, by whose name a backend finds its kernel
   other,    ///< what the launch's kind, region or rows say
 };
 

@@ -7,20 +7,44 @@
 #include "engine/rule/load_rule.h"
 #include "engine/rule/role_specs.h"
 #include "engine/rule/text.h"
-#include "engine/target/contract_names.h"
 
 namespace ferrule {
 namespace {
 
-constexpr std::string_view kKeys[] = {"ferrule",  "contract", "doc",        "source",   "roles",
-                                      "results",  "reads",    "numbers",    "formulas", "let",
-                                      "requires", "means",    "stands_for", "tail",     "stages",
-                                      "nodes",    "generated"};
+constexpr std::string_view kTextMap =
+    R"({"type":"object","additionalProperties":{"type":"string"}})";
+constexpr std::string_view kTextsMap =
+    R"({"type":"object","additionalProperties":{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}}]}})";
+constexpr KeyDoc kKeys[] = {
+    {"ferrule", R"({"const":2})", "the version of the rule language"},
+    {"contract", kText, "the file's name"},
+    {"doc", kText, "what its kernels compute, in a sentence"},
+    {"source", kTexts, "where it comes from: papers, links"},
+    {"roles", kTextMap, "operands and their axes: \"[B..., Q, D]\"; ? may be absent, ! constant"},
+    {"results", kTextMap, "the same of results; ? may be one that nobody reads"},
+    {"reads",
+     R"({"type":"object","additionalProperties":{"enum":["strided","whole","channels_last"]}})",
+     "how kernels take a role"},
+    {"numbers",
+     R"({"type":"object","additionalProperties":{"type":["number","boolean","string"]}})",
+     "numbers and truth values that rules give, and what they are where none does"},
+    {"formulas", kTexts, "pointwise, of one operand: what a match does from value to value"},
+    {"let", kTextMap, "named expressions for the conditions"},
+    {"requires", R"({"type":"array","items":{"$ref":"#/$defs/condition"}})",
+     "sound: its meaning needs it; kernel: its kernels do"},
+    {"means", kText, "what it computes, as a replacement over the roles"},
+    {"stands_for", kTexts, "single nodes that are its layers: y = Conv<...>(x, W, b?)"},
+    {"tail", R"({"const":"@pointwise"})", "kernels may take pointwise operators behind the node"},
+    {"stages", kTextsMap, "layers of other contracts that it is made of, in order, or lists..."},
+    {"nodes", kTexts, "or classes of nodes; a single one of the first is a layer of it"},
+    {"generated", R"({"enum":["boxes","rows"]})", "how the generator writes the kernel of `nodes`"},
+};
 constexpr std::string_view kGenerated[] = {"none", "boxes", "rows"};
 
 class ContractReader {
  public:
-  ContractReader(yaml::Reader& r, const yaml::Node& root) : r_(r), root_(root) {}
+  ContractReader(yaml::Reader& r, const yaml::Node& root, const std::vector<std::string>& known)
+      : r_(r), root_(root), known_(known) {}
 
   Contract run() {
     c_.file = r_.source().name, c_.text = r_.source().text;
@@ -32,9 +56,6 @@ class ContractReader {
     if (const yaml::Node* n = r_.required(root_, "contract"); n && r_.string(*n) != c_.id)
       bad(*n, fmt::format("the file is called {}", escape(c_.id)),
           "a contract's name is its file's");
-    else if (n && !is_contract(c_.id))
-      bad(*n, fmt::format("no target has kernels of {}", escape(c_.id)),
-          did_you_mean(c_.id, contract_names()));
     if (const yaml::Node* n = r_.required(root_, "doc")) c_.doc = r_.string(*n);
     if (const yaml::Node* n = root_.find("source")) c_.source = r_.strings(*n);
     const yaml::Node* nodes = root_.find("nodes");
@@ -140,7 +161,7 @@ class ContractReader {
         bad(n, fmt::format("two conditions are called {}", escape(c->id)));
       c_.conditions.push_back(std::move(*c));
     }
-    check_contract_names(r_, c_, list);
+    check_contract_names(r_, c_, list, known_);
   }
 
   void read_single_nodes(const yaml::Node& list) {
@@ -180,9 +201,8 @@ class ContractReader {
       if (s.list) s.name.resize(s.name.size() - 3);
       s.contracts = value.is_scalar() ? std::vector{value.text} : r_.strings(value);
       for (const std::string& c : s.contracts)
-        if (!is_contract(c) && c != kConversion)
-          bad(value, fmt::format("there is no contract {}", escape(c)),
-              did_you_mean(c, contract_names()));
+        if (!contains(known_, c) && c != kConversion)
+          bad(value, fmt::format("there is no contract {}", escape(c)), did_you_mean(c, known_));
       if (!c_.stages.empty() && c_.stages.back().list != s.list)
         bad(key, "stages are single ones in their order, or lists");
       if (fresh(key)) c_.stages.push_back(std::move(s));
@@ -223,6 +243,7 @@ class ContractReader {
 
   yaml::Reader& r_;
   const yaml::Node& root_;
+  const std::vector<std::string>& known_;
   Contract c_;
 };
 
@@ -256,8 +277,16 @@ const ContractRole* Contract::role(std::string_view name) const {
   return it == roles.end() ? nullptr : &*it;
 }
 
-Contract read_contract(yaml::Reader& r, const yaml::Document& doc) {
-  return ContractReader(r, doc.root).run();
+Contract read_contract(yaml::Reader& r, const yaml::Document& doc,
+                       const std::vector<std::string>& known) {
+  return ContractReader(r, doc.root, known).run();
+}
+std::span<const KeyDoc> contract_keys() { return kKeys; }
+
+std::vector<std::string> Contracts::names() const {
+  std::vector<std::string> out;
+  for (const auto& c : all_) out.push_back(c->id);
+  return out;
 }
 
 Contracts::Contracts(std::vector<std::shared_ptr<const Contract>> all) : all_(std::move(all)) {

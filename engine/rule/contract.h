@@ -3,10 +3,12 @@
 // nodes do that it stands for.
 #pragma once
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "engine/base/key_doc.h"
 #include "engine/base/yaml.h"
 #include "engine/rule/rule.h"
 
@@ -78,6 +80,7 @@ class Contracts {
  public:
   explicit Contracts(std::vector<std::shared_ptr<const Contract>> all);
   const std::vector<std::shared_ptr<const Contract>>& all() const { return all_; }
+  std::vector<std::string> names() const;
   std::shared_ptr<const Contract> find(std::string_view id) const;  ///< null: it has no file
   struct Single {
     const Contract* contract = nullptr;  ///< null: none stands for the node
@@ -93,7 +96,10 @@ class Contracts {
 };
 
 /// Reads the whole document; what is wrong is recorded in `r`.
-Contract read_contract(yaml::Reader& r, const yaml::Document& doc);
+/// `known`: the contracts that there are.
+Contract read_contract(yaml::Reader& r, const yaml::Document& doc,
+                       const std::vector<std::string>& known);
+std::span<const KeyDoc> contract_keys();
 /// What the rule's roles lack or have too much for its contract: message and hint; empty: nothing.
 std::pair<std::string, std::string> check_roles(const Rule& rule, const Contract& contract);
 

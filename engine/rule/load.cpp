@@ -11,6 +11,7 @@
 #include "engine/rule/contract.h"
 #include "engine/rule/load_rule.h"
 #include "engine/rule/text.h"
+#include "engine/target/target.h"
 
 namespace ferrule {
 namespace {
@@ -87,9 +88,15 @@ std::vector<Phase> read_pipeline(const yaml::Document& doc, yaml::Reader& r) {
   return phases;
 }
 
+std::vector<std::string> names_of_contracts(const Semantics& ops) {
+  return ops.contracts() ? ops.contracts()->names() : std::vector<std::string>{};
+}
+
 class Loader {
  public:
-  Loader(const Semantics& ops, const Limits& limits) : ops_(ops), limits_(limits) {}
+  Loader(const Semantics& ops, const Limits& limits) : ops_(ops), limits_(limits) {
+    set_.contracts = names_of_contracts(ops);
+  }
 
   void directory(const std::string& dir) {
     std::error_code ec;
@@ -171,7 +178,7 @@ class Loader {
     auto doc = yaml::read_file(file, limits_);
     if (!doc) return {nullptr, fail(std::move(doc).error())};
     yaml::Reader r(doc->source);
-    auto rule = std::make_shared<Rule>(read_rule(r, *doc, blocks_, ops_));
+    auto rule = std::make_shared<Rule>(read_rule(r, *doc, blocks_, ops_, set_.contracts));
     return {std::move(rule), r.status()};
   }
 
@@ -375,7 +382,7 @@ Result<Semantics> load_semantics(std::span<const std::string> dirs, Semantics::B
         continue;
       }
       yaml::Reader r(doc->source);
-      auto c = std::make_shared<const Contract>(read_contract(r, *doc));
+      auto c = std::make_shared<const Contract>(read_contract(r, *doc, contract_names(dirs)));
       errors.add(r.status());
       std::erase_if(contracts, [&](const auto& old) { return old->id == c->id; });
       contracts.push_back(std::move(c));
@@ -407,7 +414,7 @@ Result<Rule> load_rule_text(std::string_view text, std::string file, const Seman
                             const Limits& limits) {
   FERRULE_ASSIGN(yaml::Document doc, yaml::read_text(text, std::move(file), limits));
   yaml::Reader r(doc.source);
-  Rule rule = read_rule(r, doc, {}, ops);
+  Rule rule = read_rule(r, doc, {}, ops, names_of_contracts(ops));
   FERRULE_TRY(r.status());
   return rule;
 }

@@ -7,17 +7,15 @@
 #include "engine/rule/load_rule.h"
 #include "engine/rule/text.h"
 #include "engine/rule/vocabulary_table.h"
-#include "engine/target/contract_names.h"
 
 namespace ferrule {
 namespace {
 
 class NameCheck {
  public:
-  NameCheck(yaml::Reader& r, const Rule& rule, const yaml::Node& root)
-      : NameCheck(r, rule, root, names_of(rule)) {}
-  NameCheck(yaml::Reader& r, const Rule& rule, const yaml::Node& root, BoundNames bound)
-      : r_(r), rule_(rule), root_(root), bound_(std::move(bound)) {}
+  NameCheck(yaml::Reader& r, const Rule& rule, const yaml::Node& root,
+            const std::vector<std::string>& contracts, BoundNames bound)
+      : r_(r), rule_(rule), root_(root), contracts_(contracts), bound_(std::move(bound)) {}
 
   void run() {
     const yaml::Node* where = root_.find("where");
@@ -68,10 +66,9 @@ class NameCheck {
     if (e.kind != Expr::Kind::call || e.args.empty() || e.args[0]->kind != Expr::Kind::literal)
       return;
     auto t = get<std::string>(e.args[0]->literal);
-    if (t && (e.name == "has_kernel" || e.name == "has_form") && !is_contract(*t))
+    if (t && (e.name == "has_kernel" || e.name == "has_form") && !contains(contracts_, *t))
       report(text, at, NameUse{*t, e.args[0]->offset, "", ""},
-             fmt::format("there is no contract {}", escape(*t)),
-             did_you_mean(*t, contract_names()));
+             fmt::format("there is no contract {}", escape(*t)), did_you_mean(*t, contracts_));
     if (!t || e.name != "tag" || bound_.contains("#" + *t)) return;
     std::vector<std::string> all;
     for (const auto& [n, b] : bound_)
@@ -280,6 +277,7 @@ class NameCheck {
   yaml::Reader& r_;
   const Rule& rule_;
   const yaml::Node& root_;
+  const std::vector<std::string>& contracts_;
   BoundNames bound_;
   std::set<std::string> made_;
 };
@@ -307,11 +305,13 @@ BoundNames names_of(const Rule& rule) {
   return all;
 }
 
-void check_names(yaml::Reader& r, const Rule& rule, const yaml::Node& root) {
-  NameCheck(r, rule, root).run();
+void check_names(yaml::Reader& r, const Rule& rule, const yaml::Node& root,
+                 const std::vector<std::string>& contracts) {
+  NameCheck(r, rule, root, contracts, names_of(rule)).run();
 }
 
-void check_contract_names(yaml::Reader& r, const Contract& contract, const yaml::Node& list) {
+void check_contract_names(yaml::Reader& r, const Contract& contract, const yaml::Node& list,
+                          const std::vector<std::string>& contracts) {
   BoundNames names;
   using K = Bound::Kind;
   for (const ContractRole& role : contract.roles) {
@@ -337,12 +337,12 @@ void check_contract_names(yaml::Reader& r, const Contract& contract, const yaml:
                              {}});
   }
   const Rule none;
-  NameCheck(r, none, list, std::move(names)).conditions(&list, contract.conditions);
+  NameCheck(r, none, list, contracts, std::move(names)).conditions(&list, contract.conditions);
 }
 
 void check_condition_names(yaml::Reader& r, const Rule& rule, const Condition& c,
-                           const yaml::Node& at) {
-  NameCheck(r, rule, at).condition(c, at);
+                           const yaml::Node& at, const std::vector<std::string>& contracts) {
+  NameCheck(r, rule, at, contracts, names_of(rule)).condition(c, at);
 }
 
 }  // namespace ferrule

@@ -8,7 +8,6 @@
 #include "engine/rule/provable.h"
 #include "engine/rule/role_specs.h"
 #include "engine/rule/text.h"
-#include "engine/target/contract_names.h"
 #include "engine/target/target.h"
 
 namespace ferrule {
@@ -162,8 +161,9 @@ std::string json(const yaml::Node& n) {
 
 class RuleReader {
  public:
-  RuleReader(yaml::Reader& r, const yaml::Node& root, const Blocks& shared, const Semantics& ops)
-      : r_(r), root_(root), blocks_(shared), ops_(ops) {}
+  RuleReader(yaml::Reader& r, const yaml::Node& root, const Blocks& shared, const Semantics& ops,
+             const std::vector<std::string>& contracts)
+      : r_(r), root_(root), blocks_(shared), ops_(ops), contracts_(contracts) {}
 
   Rule run() {
     rule_.file = r_.source().name;
@@ -236,9 +236,9 @@ class RuleReader {
     if (const yaml::Node* n = find("types")) rule_.types = r_.dtypes(*n, r_.strings(*n));
     text("name", rule_.name);
     text("contract", rule_.contract);
-    if (const yaml::Node* n = find("contract"); n && !is_contract(rule_.contract))
+    if (const yaml::Node* n = find("contract"); n && !contains(contracts_, rule_.contract))
       r_.invalid(*n, fmt::format("there is no contract {}", escape(rule_.contract)),
-                 did_you_mean(rule_.contract, contract_names()));
+                 did_you_mean(rule_.contract, contracts_));
     text("anchor", rule_.anchor);
   }
 
@@ -268,10 +268,10 @@ class RuleReader {
                    fmt::format("there is no operator class @{}", escape(c)),
                    did_you_mean(c, known));
       for (const std::string& op : e.ops)
-        if (op.starts_with("group.") && !is_contract(op.substr(6)))
+        if (op.starts_with("group.") && !contains(contracts_, op.substr(6)))
           r_.error(Code::rule_invalid, e.place.line, e.place.column,
                    fmt::format("there is no contract {}", escape(op.substr(6))),
-                   did_you_mean(op.substr(6), contract_names()));
+                   did_you_mean(op.substr(6), contracts_));
     };
     for (const PatternLine& l : rule_.match.lines) each_expr(*l.expr, check);
   }
@@ -617,7 +617,7 @@ class RuleReader {
     for (const Condition& c : rule_.where) known.push_back(c.id);
     for (const Condition& c : rule_.region.where) known.push_back(c.id);
     if (rule_.kind == RuleKind::merge) known.push_back("key");
-    const bool of_contract = is_contract(t.declined_by.substr(0, t.declined_by.find('.')));
+    const bool of_contract = contains(contracts_, t.declined_by.substr(0, t.declined_by.find('.')));
     if (t.declined_by.empty())
       bad("a holding case says what declines", "declined_by: a condition, D1 … D9, structure");
     else if (!of_contract && !contains(known, t.declined_by))
@@ -629,6 +629,7 @@ class RuleReader {
   const yaml::Node& root_;
   Blocks blocks_;
   const Semantics& ops_;
+  const std::vector<std::string>& contracts_;
   Rule rule_;
 };
 
@@ -722,10 +723,10 @@ void read_blocks(yaml::Reader& r, const yaml::Node& map, Blocks& out) {
 }
 
 Rule read_rule(yaml::Reader& r, const yaml::Document& doc, const Blocks& shared,
-               const Semantics& ops) {
+               const Semantics& ops, const std::vector<std::string>& contracts) {
   size_t before = r.count();
-  Rule rule = RuleReader(r, doc.root, shared, ops).run();
-  if (r.count() == before) check_names(r, rule, doc.root);
+  Rule rule = RuleReader(r, doc.root, shared, ops, contracts).run();
+  if (r.count() == before) check_names(r, rule, doc.root, contracts);
   return rule;
 }
 

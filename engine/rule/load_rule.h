@@ -22,9 +22,9 @@ bool is_edit_verb(std::string_view key);
 
 /// `blocks.yaml` of a rules directory, or the `blocks:` of a rule.
 void read_blocks(yaml::Reader& r, const yaml::Node& map, Blocks& out);
-/// Reads the whole document; what is wrong is recorded in `r`.
+/// Reads the whole document; what is wrong is recorded in `r`. `contracts`: those that there are.
 Rule read_rule(yaml::Reader& r, const yaml::Document& doc, const Blocks& shared,
-               const Semantics& ops);
+               const Semantics& ops, const std::vector<std::string>& contracts);
 
 /// One condition; what is wrong is recorded. `added`: by an override file (`when:` is of class
 /// profit; `why` may lack).
@@ -45,11 +45,13 @@ nlohmann::ordered_json object_schema(std::span<const KeyDoc> keys,
 /// Names that conditions, messages and replacements of the rule may use, beyond words and facts.
 BoundNames names_of(const Rule& rule);
 /// Every expression, message, name template and replacement uses bound names of the right kind.
-void check_names(yaml::Reader& r, const Rule& rule, const yaml::Node& root);
+void check_names(yaml::Reader& r, const Rule& rule, const yaml::Node& root,
+                 const std::vector<std::string>& contracts);
 /// The same for what a contract asks: `list` holds its conditions.
-void check_contract_names(yaml::Reader& r, const Contract& contract, const yaml::Node& list);
+void check_contract_names(yaml::Reader& r, const Contract& contract, const yaml::Node& list,
+                          const std::vector<std::string>& contracts);
 /// The same for one condition that is written elsewhere (`at`: its map); asked of whole matches.
 void check_condition_names(yaml::Reader& r, const Rule& rule, const Condition& c,
-                           const yaml::Node& at);
+                           const yaml::Node& at, const std::vector<std::string>& contracts);
 
 }  // namespace ferrule

@@ -73,9 +73,7 @@ class Apply {
   }
 
  private:
-  bool meant(const Override& e, const Rule& r) const {
-    return e.concerns(target_) && glob_match(e.rule, r.id);
-  }
+  bool meant(const Override& e, const Rule& r) const { return e.concerns(target_) && e.means(r); }
 
   /// Errors at a place of the entry's file; each is reported once, with the rule that showed it.
   void problem(const Override& e, const yaml::Node& at, std::string message, std::string hint,
@@ -93,13 +91,16 @@ class Apply {
     if (e.rule.empty()) return;  // the reader has said so
     std::vector<std::string> ids;
     for (const auto& r : set_.rules) {
-      if (glob_match(e.rule, r->id)) return;
-      ids.push_back(r->id);
+      if (e.means(*r)) return;
+      if (!e.contract) ids.push_back(r->id);
     }
+    if (e.contract) ids = set_.contracts;
     if (is_glob(e.rule))
       return set_.warnings.push_back(
           fmt::format("{}: no rule matches {}", e.place(), escape(e.rule)));
-    problem(e, e.key, fmt::format("there is no rule {}", escape(e.rule)),
+    problem(e, e.key,
+            fmt::format("{} {}", e.contract ? "no rule makes groups of" : "there is no rule",
+                        escape(e.rule)),
             did_you_mean(e.rule, ids));
   }
 
@@ -226,7 +227,7 @@ class Apply {
               "only rewrites, merges and rules with roles have sound conditions, {} is none", r.id),
           "write when:");
     yaml::Reader reader(e.source);
-    check_condition_names(reader, r, c, at);
+    check_condition_names(reader, r, c, at, set_.contracts);
     if (auto s = reader.status(); !s) {
       std::vector<Error> all;
       append(all, std::move(s).error());
@@ -360,6 +361,8 @@ std::string Override::scope_text() const {
   return parts.empty() ? "" : " for " + joined(parts);
 }
 
+bool Override::means(const Rule& r) const { return glob_match(rule, contract ? r.contract : r.id); }
+
 std::string Override::place() const { return fmt::format("{}:{}", source->name, key.line); }
 
 bool Override::concerns(const Target& t) const {
@@ -413,7 +416,7 @@ std::vector<OverrideNote> override_notes(const RuleSet& rules, std::span<const O
     if (!e.concerns(target)) continue;
     std::vector<std::string> ids;
     for (const auto& r : rules.rules)
-      if (glob_match(e.rule, r->id)) ids.push_back(r->id);
+      if (e.means(*r)) ids.push_back(r->id);
     if (ids.empty()) continue;
     const std::string who = ids.size() == 1 ? ids[0] : escape(e.rule);
     auto add = [&](std::string_view what, std::string condition) {

@@ -17,6 +17,7 @@ namespace ferrule {
 /// One entry as written. Lists that are empty mean everything.
 struct Override {
   std::string rule;                  ///< glob over ids
+  bool contract = false;             ///< or over contracts: all rules that make groups of them
   std::vector<std::string> nodes;    ///< globs over node names
   std::vector<DType> types;          ///< of the match's first result
   std::vector<std::string> devices;  ///< globs over devices and targets: "gpu", "sm_*"
@@ -32,6 +33,7 @@ struct Override {
   std::shared_ptr<const yaml::Source> source;
   yaml::Node key;  ///< the rule's glob in the file, for errors
 
+  bool means(const Rule& r) const;
   std::string scope_text() const;  ///< " for /layer1/*, f16", or ""
   std::string place() const;       ///< "override.yaml:4"
   bool concerns(const Target& t) const;

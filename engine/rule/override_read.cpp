@@ -17,6 +17,7 @@ constexpr KeyDoc kScopeKeys[] = {
 };
 constexpr KeyDoc kEntryKeys[] = {
     {"rule", kText, "glob over rule ids"},
+    {"contract", kText, "or over contracts: all rules that make groups of them"},
     {"nodes", kTexts, kScopeKeys[0].doc},
     {"dtype", kTexts, kScopeKeys[1].doc},
     {"device", kTexts, kScopeKeys[2].doc},
@@ -52,7 +53,11 @@ class FileReader {
     const bool known = r_.count() == before;
     Override e;
     e.source = doc_.source;
-    if (const yaml::Node* rule = r_.required(n, "rule")) e.rule = r_.string(*rule), e.key = *rule;
+    e.contract = n.find("contract") != nullptr;
+    if (e.contract && n.find("rule"))
+      r_.invalid(n, "an entry is of rules or of a contract, not both");
+    if (const yaml::Node* at = r_.required(n, e.contract ? "contract" : "rule"))
+      e.rule = r_.string(*at), e.key = *at;
     scope(n, e);
     for (const char* key : {"off", "on"})
       if (const yaml::Node* s = n.find(key)) switched(*s, key, e);
@@ -143,7 +148,7 @@ std::string override_schema() {
                 {{"required", {"sound"}}},
                 {{"required", {"kernel"}}},
                 {{"required", {"profit"}}}};
-  Json entry = object_schema(kEntryKeys, {"rule"});
+  Json entry = object_schema(kEntryKeys, {});
   Json schema = {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
                  {"title", "ferrule override file"},
                  {"description",

@@ -206,7 +206,8 @@ struct RuleSet {
   /// Phase by phase, `before` / `after` applied, else by path. Rules that are off stay in the list
   /// with `enabled` false, so that they can be shown: whoever fires rules skips them.
   std::vector<std::shared_ptr<const Rule>> rules;
-  std::vector<std::string> warnings;  ///< globs that match no rule
+  std::vector<std::string> warnings;   ///< globs that match no rule
+  std::vector<std::string> contracts;  ///< names of those that there are
   const Rule* find(std::string_view id) const;
 };
 

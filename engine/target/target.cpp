@@ -6,7 +6,6 @@
 
 #include "engine/base/suggest.h"
 #include "engine/base/yaml.h"
-#include "engine/target/contract_names.h"
 
 namespace ferrule {
 namespace {
@@ -76,6 +75,16 @@ std::string path_of(std::span<const std::string> dirs, std::string_view name) {
   return {};
 }
 
+/// Names of the YAML files in a folder of each.
+std::vector<std::string> files_in(std::span<const std::string> dirs, std::string_view folder) {
+  std::set<std::string> names;
+  std::error_code ec;
+  for (const std::string& d : dirs)
+    for (const auto& entry : fs::directory_iterator(fs::path(d) / folder, ec))
+      if (entry.path().extension() == ".yaml") names.insert(entry.path().stem().string());
+  return {names.begin(), names.end()};
+}
+
 std::vector<DType> types(yaml::Reader& r, const yaml::Node& n) {
   return r.dtypes(n, r.strings(n), "f32, f16, bf16, f64, i8, u8, i32, i64, bool, …");
 }
@@ -125,7 +134,8 @@ void read_contract(yaml::Reader& r, const yaml::Node& n, std::string_view name, 
   if (const yaml::Node* v = n.find("images_as_rows")) c.images_as_rows = r.boolean(*v);
 }
 
-void read_facts(yaml::Reader& r, const yaml::Node& root, Target& t) {
+void read_facts(yaml::Reader& r, const yaml::Node& root, Target& t,
+                const std::vector<std::string>& known) {
   if (const yaml::Node* v = root.find("device")) t.device = r.one_of(*v, {"cpu", "gpu"});
   if (const yaml::Node* v = root.find("cc")) t.cc = r.number(*v);
   if (const yaml::Node* v = root.find("isa")) t.isa = r.strings(*v);
@@ -142,10 +152,9 @@ void read_facts(yaml::Reader& r, const yaml::Node& root, Target& t) {
   const yaml::Node* contracts = root.find("contracts");
   if (!contracts || !r.expect(*contracts, yaml::Node::Kind::map, "contracts")) return;
   for (const auto& [key, value] : contracts->entries) {
-    if (!is_contract(key.text)) {
+    if (!contains(known, key.text))
       r.invalid(key, fmt::format("there is no contract {}", escape(key.text)),
-                did_you_mean(key.text, contract_names()));
-    }
+                did_you_mean(key.text, known));
     if (value.is_scalar() && value.text == "none")
       t.contracts.erase(key.text);
     else
@@ -173,7 +182,7 @@ Result<Target> load(std::span<const std::string> dirs, std::string_view name, in
       r.required(doc.root, "device");
       r.required(doc.root, "contracts");
     }
-    read_facts(r, doc.root, t);
+    read_facts(r, doc.root, t, contract_names(dirs));
   }
   FERRULE_TRY(r.status());
   t.name = name;
@@ -196,12 +205,10 @@ std::span<const KeyDoc> target_keys() { return kTargetKeys; }
 std::span<const KeyDoc> contract_fact_keys() { return kContractKeys; }
 
 std::vector<std::string> target_names(std::span<const std::string> rule_dirs) {
-  std::set<std::string> names;
-  std::error_code ec;
-  for (const std::string& d : rule_dirs)
-    for (const auto& entry : fs::directory_iterator(fs::path(d) / "targets", ec))
-      if (entry.path().extension() == ".yaml") names.insert(entry.path().stem().string());
-  return {names.begin(), names.end()};
+  return files_in(rule_dirs, "targets");
+}
+std::vector<std::string> contract_names(std::span<const std::string> rule_dirs) {
+  return files_in(rule_dirs, "contracts");
 }
 
 Result<Target> load_target(std::span<const std::string> rule_dirs, std::string_view name) {

@@ -68,6 +68,8 @@ struct Target {
 /// errors: unknown_target (lists those there are), yaml_*.
 Result<Target> load_target(std::span<const std::string> rule_dirs, std::string_view name);
 std::vector<std::string> target_names(std::span<const std::string> rule_dirs);
+/// The contracts that have a file.
+std::vector<std::string> contract_names(std::span<const std::string> rule_dirs);
 /// Of a target's file, and of one of its contracts.
 std::span<const KeyDoc> target_keys();
 std::span<const KeyDoc> contract_fact_keys();

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iostream>
 
+#include "engine/rule/contract.h"
 #include "engine/rule/vocabulary.h"
 #include "runtime/cli/cli.h"
 #include "runtime/shipped_rules.h"
@@ -43,8 +44,10 @@ Result<Exit> show(const Common& common, const std::string& id) {
   FERRULE_ASSIGN(EngineOptions options, rule_options(common));
   FERRULE_ASSIGN(auto knowledge, load_knowledge(options));
   const Rule* r = knowledge->rules.find(id);
-  if (!r) return error(Code::rule_unknown, "rules show", escape(id));
-  std::cout << "# " << r->file << "\n" << r->text;
+  const auto contract = knowledge->ops.contracts()->find(id);
+  if (!r && !contract) return error(Code::rule_unknown, "rules show", escape(id));
+  if (contract) std::cout << "# " << contract->file << "\n" << contract->text;
+  if (r) std::cout << "# " << r->file << "\n" << r->text;
   return Exit::ok;
 }
 
@@ -60,8 +63,8 @@ Result<Exit> check(const Common& common, bool all) {
     std::cout << "note: " << note.rule->id << ": " << note.text << "\n";
   }
   for (const Error& e : report.errors) std::cout << render(e) << "\n";
-  std::cout << fmt::format("{} rules, {} operators, {} errors, {} notes{}\n",
-                           knowledge->rules.rules.size(), knowledge->ops.all().size(),
+  std::cout << fmt::format("{} rules, {} contracts, {} operators, {} errors, {} notes{}\n",
+                           knowledge->rules.rules.size(), knowledge->rules.contracts.size(), knowledge->ops.all().size(),
                            report.errors.size(), report.notes.size() - kept,
                            kept ? fmt::format(" ({} more about shipped rules: --all)", kept) : "");
   return report.errors.empty() ? Exit::ok : Exit::usage;
@@ -141,7 +144,8 @@ void add_rules(CLI::App& app, Common& common, int& exit) {
     return s;
   };
   add_override(*sub("list", "every rule, in firing order", list), common);
-  sub("show", "a rule's file", [text](const Common& o) { return show(o, *text); })
+  sub("show", "the file of a rule, or of a contract",
+      [text](const Common& o) { return show(o, *text); })
       ->add_option("RULE", *text)
       ->required();
   auto all = std::make_shared<bool>(false);

@@ -11,6 +11,7 @@
 #include "engine/proof/agree.h"
 #include "engine/proof/cpu_clock.h"
 #include "engine/proof/stamp.h"
+#include "engine/rule/contract.h"
 #include "engine/rule/provable.h"
 #include "runtime/cli/cli.h"
 #include "runtime/cli/progress.h"
@@ -232,7 +233,7 @@ void print_problems(const Tested& t) {
   }
 }
 
-json json_of(const Tested& t) {
+json row_of(const Tested& t) {
   json left_out = json::array();
   for (const KernelCondition& c : t.group.conditions)
     left_out.push_back({{"id", c.id}, {"refused", c.refused}, {"computed", c.computed}});
@@ -281,6 +282,18 @@ void print_coverage(const Tested& t) {
     std::cout << fmt::format("  {} {}", c.id, name(c.state));
   for (const std::string& u : uncovered(t)) std::cout << "  UNCOVERED " << u;
   std::cout << "\n";
+}
+
+/// By contract, how many of the rules' cases each of its conditions declines.
+json contract_coverage(const Contracts& contracts, const std::vector<const Rule*>& rules) {
+  json out = json::object();
+  for (const auto& contract : contracts.all())
+    for (const Condition& c : contract->conditions)
+      for (const Rule* r : rules) {
+        auto& n = out[contract->id].emplace(c.id, 0).first->get_ref<json::number_integer_t&>();
+        n += std::ranges::count(r->tests, c.id, &RuleTest::declined_by);
+      }
+  return out;
 }
 
 struct Options {
@@ -342,7 +355,7 @@ Result<Exit> body(const Common& common, const Options& asked) {
     good += t.ok();
     not_run += t.tests.passed() && t.not_run();
     if (common.json)
-      rows.push_back(json_of(t));
+      rows.push_back(row_of(t));
     else
       print_problems(t);
     if (coverage && !common.json) print_coverage(t);
@@ -354,8 +367,13 @@ Result<Exit> body(const Common& common, const Options& asked) {
     print_json({{"schema_version", kSchemaVersion},
                 {"ok", ok},
                 {"undecided", totals.undecided},
+                {"contracts", contract_coverage(*knowledge->ops.contracts(), chosen)},
                 {"rules", rows}});
   } else {
+    if (coverage)
+      for (const auto& [id, conditions] :
+           contract_coverage(*knowledge->ops.contracts(), chosen).items())
+        std::cout << fmt::format("{:<24} declines {}\n", id, conditions.dump());
     std::cout << fmt::format(
         "{} rules: {} firing cases, {} holding cases; mutants {} killed, {} implied, {} open; {} "
         "uncovered\n",

@@ -284,7 +284,9 @@ Applicable<KernelPtr> CpuExecutable::make_kernel(Context& context, size_t layer,
       case Launch::Kind::copy:
         return call.region ? make_pieces(context, call) : make_copy(context, call);
       case Launch::Kind::library:
-        if (Factory f = implementations(l.work).empty() ? library_factory(l.work) : make_chosen)
+        if (Factory f = l.work == Work::own               ? own_factory(l.called)
+                        : implementations(l.work).empty() ? library_factory(l.work)
+                                                          : make_chosen)
           return call.dense() ? make_library_kernel(context, call, f)
                               : make_sliced(context, call, f, takes_slices(l.work));
         return not_applicable(escape(call.layer), escape(l.called), "no kernel");

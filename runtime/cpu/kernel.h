@@ -70,6 +70,8 @@ Applicable<CpuJit::Request> formula_request(Context&, const Graph& formula,
                                             const std::string& layer);
 /// The factory of a library's work; null if there is none.
 Factory library_factory(Work work);
+/// The same of Work::own.
+Factory own_factory(std::string_view contract);
 
 /// Whether the factory takes operands that are slices (or refuses those that it cannot).
 bool takes_slices(Work work);
@@ -104,7 +106,6 @@ Applicable<KernelPtr> make_matmul(Context&, const KernelCall&);
 Applicable<KernelPtr> make_gemm(Context&, const KernelCall&);
 Applicable<KernelPtr> make_pool(Context&, const KernelCall&);
 Applicable<KernelPtr> make_global_pool(Context&, const KernelCall&);
-Applicable<KernelPtr> make_channel_gate(Context&, const KernelCall&);
 /// Two windows, one over the other's result, strip by strip.
 Applicable<KernelPtr> make_window_chain(Context&, const KernelCall&);
 Applicable<KernelPtr> make_softmax_topk(Context&, const KernelCall&);

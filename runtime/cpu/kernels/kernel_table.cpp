@@ -3,6 +3,18 @@
 
 namespace ferrule::cpu {
 
+#define FERRULE_OWN_KERNEL(contract, make) Applicable<KernelPtr> make(Context&, const KernelCall&);
+#include "runtime/cpu/own_kernels.def"
+#undef FERRULE_OWN_KERNEL
+
+Factory own_factory(std::string_view wanted) {
+#define FERRULE_OWN_KERNEL(contract, make) \
+  if (wanted == contract) return make;
+#include "runtime/cpu/own_kernels.def"
+#undef FERRULE_OWN_KERNEL
+  return nullptr;
+}
+
 Factory library_factory(Work work) {
   switch (work) {
     case Work::convolution:
@@ -23,8 +35,6 @@ Factory library_factory(Work work) {
       return make_resize;
     case Work::norm:
       return make_norm;
-    case Work::channel_gate:
-      return make_channel_gate;
     case Work::softmax_topk:
       return make_softmax_topk;
     case Work::lstm:
@@ -37,6 +47,7 @@ Factory library_factory(Work work) {
     case Work::transpose:
     case Work::gather:
     case Work::reorder:
+    case Work::own:
     case Work::other:
       break;
   }

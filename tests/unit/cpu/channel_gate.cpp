@@ -106,7 +106,7 @@ struct GateBody {
         const Tensor* t = body->graph.constant(body->group->inputs[k]);
         whole.inputs.push_back({t->dtype(), t->dims(), Layout::plain, -1, t});
       }
-      return make_channel_gate(context, whole);
+      return own_factory("channel_gate")(context, whole);
     });
   }
   const Node* group = nullptr;

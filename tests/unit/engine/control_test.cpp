@@ -107,6 +107,21 @@ TEST_CASE("override: the tail and the region go on without a node that is out of
         "group.conv(Conv Relu) group.conv(Conv Relu) group.pointwise(Sin Cos) Exp Abs");
 }
 
+TEST_CASE("override: a contract's name means all rules that make groups of it") {
+  CHECK(ops_of(Asked("  - {contract: conv, off: true}\n").fuse(kModel).graph) ==
+        "Conv Relu Conv group.pointwise(Relu Sin Cos Exp Abs)");
+  Asked a("  - {contract: conv, where+: [{id: first, when: \"name(root) ~ '*1*'\"}]}\n");
+  CHECK(has(a.error(), "root is not bound"));
+  Fused f = Asked("  - {contract: \"point*\", set: {params.max_ops: 2}}\n").fuse(kModel);
+  CHECK(ops_of(f.graph) ==
+        "group.conv(Conv Relu) group.conv(Conv Relu) group.pointwise(Sin Cos) "
+        "group.pointwise(Exp Abs)");
+  CHECK(has(Asked("  - {contract: cunv, off: true}\n").error(),
+            "override.yaml:3:16: no rule makes groups of cunv"));
+  CHECK(has(Asked("  - {contract: conv, rule: conv_activation, off: true}\n").error(),
+            "of rules or of a contract, not both"));
+}
+
 TEST_CASE(
     "override: the last entry that covers a match decides, the command line before all of them") {
   const std::string off = "  - {rule: \"conv_*\", off: true}\n";

@@ -98,7 +98,7 @@ TEST_CASE("what a rule with roles cannot say") {
       "flag: "
       "\"present(bias)\"}\n",
       "", "attention is a contract of roles");
-  refused("contract: attention\nroles", "contract: pool\nroles", "pool is no contract of roles");
+  refused("contract: attention\nroles", "contract: pool\nroles", "there is no contract pool");
   refused("kind: window", "kind: region", "has no roles");
   refused("t -> y", "t -> z", "\"z\" is no value of the pattern");
   refused("t -> y", "value(c)", "role act of attention is a formula");
@@ -136,4 +136,42 @@ TEST_CASE("single nodes that a contract stands for") {
   refused("means: |\n  y = act(Mul(Add(q, (add ?? 0)), {scale}))\n",
           "stands_for: [\"y = Mine<...>(q)\"]\n", "attention is no contract of roles");
   refused(before, with("\"[n] y = Mine<...>(q)\"") + "\ntail: \"@row\"", "@row");
+}
+
+TEST_CASE("contracts of stages and of formulas") {
+  const std::string means = "means: |\n  y = act(Mul(Add(q, (add ?? 0)), {scale}))\n",
+                    roles = "{q: \"[B..., Q, D]\", add: \"[Q, D]?\"}",
+                    rest = "reads: {add: whole}\n", asks = "kernel: \"D <= 8 and scale > 0\"";
+  // The rule gives roles, which such contracts do not have: the last thing that is said.
+  auto said = [&](const std::string& more, const std::string& condition,
+                  const std::string& own = "{q: \"[B..., Q, D]\"}") {
+    std::string text = kContract;
+    for (const auto& [what, by] : {std::pair(means, more),
+                                   {roles, own},
+                                   {rest, std::string()},
+                                   {asks, "kernel: \"" + condition + "\""}})
+      text.replace(text.find(what), what.size(), by);
+    return loaded(kContract, text);
+  };
+  auto has = [](const std::string& text, std::string_view part) {
+    INFO(text);
+    CHECK(text.find(part) != text.npos);
+  };
+  const std::string none = "attention is no contract of roles",
+                    stages = "stages: {a: attention, b: conversion}\n",
+                    nodes = "nodes: [\"@row\", \"@pointwise\"]\ngenerated: rows\n";
+  has(said(stages, "rank(input(b, 0)) == D and count(operands) > 0"), none);
+  has(said("stages: {a...: [attention]}\n", "all(n in a: const(input(n, 1)))"), none);
+  has(said(stages + "let: {e: \"rank(q)\"}\n", "e == 2"), none);
+  has(said("stages: {a: atention}\n", "D <= 8"), "there is no contract atention");
+  has(said("stages: {a: attention, b...: [conversion]}\n", "D <= 8"), "single ones in their order");
+  has(said("stages: {q: attention}\n", "D <= 8"), "two roles are called q");
+  has(said(stages, "D <= 8", roles), "stages have one role");
+  has(said(stages + "let: {a: \"1\"}\n", "D <= 8"), "two roles are called a");
+  has(said(nodes, "tensors <= 8 and all(t in types: t == f32)"), none);
+  has(said("nodes: [\"@unary\"]\ngenerated: rows\n", "tensors <= 8"), "nodes of @unary");
+  has(said("nodes: [\"@row\"]\n", "tensors <= 8"), "generated");
+  has(said("nodes: [\"@row\"]\ngenerated: loops\n", "tensors <= 8"), "boxes, rows");
+  has(said(stages, "tensors <= 8"), "tensors is not bound");
+  has(said(stages, "has_kernel('atention', dtype(q))"), "there is no contract atention");
 }

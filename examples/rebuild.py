@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build"
 
 
@@ -34,7 +34,8 @@ def main():
     links = {name: subprocess.run(["ninja", "-t", "commands", name], cwd=BUILD, capture_output=True, text=True,
                                   check=True).stdout.splitlines()[-1] for name in ("libferrule_core.so", "libferrule_cpu.so")}
     changed, done = set(), set()
-    for source in sorted(tree.rglob("*.cpp")):
+    # New files first: they are linked beside an object that may be replaced.
+    for source in sorted(tree.rglob("*.cpp"), key=lambda s: ((ROOT / s.relative_to(tree)).exists(), s)):
         path = ROOT / source.relative_to(tree)
         # A new file is compiled like its neighbours, and linked beside one of them.
         known = path in commands or path in together
