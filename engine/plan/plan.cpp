@@ -1,5 +1,6 @@
 #include "engine/plan/plan.h"
 
+#include "engine/base/applicable.h"
 #include "engine/base/diagnostics.h"
 #include "engine/interpreter/interpreter.h"
 #include "engine/plan/layouts.h"
@@ -93,10 +94,12 @@ void lacking(const Graph& g, NodeId id, const Semantics& ops, Lacking& all) {
   const Node& n = g.node(id);
   if (!interpretable(n, ops)) {
     const std::string op = n.domain.empty() ? n.op.text() : n.domain + "::" + n.op.text();
-    auto first = error(Code::unsupported_operator, fmt::format("node \"{}\"", escape(n.name)),
-                       fmt::format("{} (opset {})", escape(op), n.since_opset),
-                       "neither a kernel nor the interpreter knows it");
-    ++all.try_emplace(op, std::move(first).value(), 0).first->second.second;
+    Error first =
+        required(Refusal(not_applicable(fmt::format("node \"{}\"", escape(n.name)),
+                                        fmt::format("{} (opset {})", escape(op), n.since_opset),
+                                        "neither a kernel nor the interpreter knows it")
+                             .value()));
+    ++all.try_emplace(op, std::move(first), 0).first->second.second;
   }
   for (const auto& [_, sub] : n.subgraphs)
     for (NodeId inner : sub->order()) lacking(*sub, inner, ops, all);

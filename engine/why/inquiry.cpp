@@ -281,6 +281,10 @@ std::vector<Draft> Inquiry::State::candidates(const std::vector<std::string>& as
   // Of structures that do not fit, those that would win nothing are noise.
   if (!only && path.empty())
     std::erase_if(out, [](const Draft& c) {
+      // Two rewrites for one node: that which came first did what there was to do.
+      if (c.c.state == Considered::State::lost && c.c.rule->kind == RuleKind::rewrite &&
+          c.worth == 0)
+        return true;
       return c.worth == 0 && c.c.state == Considered::State::refused &&
              c.found.rejection.stage == Rejection::Stage::structure && c.found.failures > 101;
     });

@@ -153,7 +153,7 @@ struct Draft {
 };
 /// Fills lines, conditions, counts and nodes from what was found.
 void describe(Draft& c);
-/// Whether an exporter might as well have put the node elsewhere: it moves, converts or quantizes.
+/// Whether an exporter might as well have put the node elsewhere: it moves or quantizes.
 bool placed_freely(const Graph& g, NodeId id, const Semantics& ops);
 /// What would remove the obstacle, untried; also the path to what the pattern wants, where other
 /// nodes lie on it.

@@ -34,11 +34,14 @@ class Fates {
     auto it = of_.find(node);
     if (it == of_.end()) return false;
     if (it->second.contains(rule.id)) return true;
-    const bool grouped = std::ranges::any_of(
-        it->second, [](const std::string& what) { return what.starts_with("="); });
-    // What a rewrite would have prepared has been fused; a tail or a window has been taken.
-    return rule.kind == RuleKind::rewrite ? grouped
-                                          : it->second.contains("=" + std::string(name(rule.kind)));
+    auto taken = [&](std::string_view kind) {
+      return it->second.contains("=" + std::string(kind));
+    };
+    // What a rewrite would have prepared has been taken by an anchor all the same; another rule
+    // took the tail.
+    if (rule.kind == RuleKind::rewrite) return taken("absorb") || taken("window");
+    const bool tail = !rule.region.ops.empty() || !rule.region.classes.empty();
+    return tail && taken(name(rule.kind));
   }
 
  private:

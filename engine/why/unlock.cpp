@@ -134,8 +134,7 @@ void propose_moves(Draft& c, const std::vector<std::string>& between, const std:
 
 bool placed_freely(const Graph& g, NodeId id, const Semantics& ops) {
   const Node& n = g.node(id);
-  return is_movement(n) || ops.in_class(n, "quantize") || n.op.text() == "Cast" ||
-         n.op.text() == "Dropout";
+  return is_movement(n) || ops.in_class(n, "quantize");
 }
 
 void propose(Draft& c, const Observed& o, Attempts& attempts) {

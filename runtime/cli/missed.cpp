@@ -45,10 +45,13 @@ void print(const why::Missed& all, const std::string& assumed) {
   }
   std::cout << fmt::format("{} of {} edges between layers", all.edges.size(), all.all);
   if (all.edges.size() < all.all) std::cout << fmt::format(" (--top {} shows all)", all.all);
-  if (all.views || all.placed)
-    std::cout << fmt::format(
-        "; no edges: {} view{}, which copy nothing, and {} value{} that lie in another's memory",
-        all.views, all.views == 1 ? "" : "s", all.placed, all.placed == 1 ? "" : "s");
+  auto count = [](size_t n, const char* what) {
+    return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
+  };
+  if (all.views)
+    std::cout << "; looked through " << count(all.views, "view") << ", where nothing is copied";
+  if (all.placed)
+    std::cout << "; left out " << count(all.placed, "value") << " in the memory of another";
   std::cout << "\n";
 }
 

@@ -1,4 +1,5 @@
 // why: what became of a node, or why two nodes are not one layer, and what would change it.
+#include <algorithm>
 #include <iostream>
 
 #include "engine/rule/text.h"
@@ -44,9 +45,16 @@ json node_json(const why::Observed& o, const why::NodeAnswer& a) {
 void print_node(const why::Observed& o, const why::NodeAnswer& a, const Question& q) {
   std::cout << a.outcome.text << "\n";
   print_lead(a.considered, a.otherwise, "why not more: ");
-  print_unlocks(a.unlocks, "rules that are off and would change this: ");
+  std::vector<why::Unlock> others = a.unlocks;  // than what was just said
+  if (!a.considered.empty())
+    std::erase_if(others, [&](const why::Unlock& u) {
+      return std::ranges::any_of(a.considered[0].unlocks,
+                                 [&](const why::Unlock& said) { return said.text == u.text; });
+    });
+  print_unlocks(others, "rules that are off and would change this: ");
   print_steps(o, a.outcome);
-  print_considered(a.considered, q.rule.empty() ? q.top : a.considered.size(), q.verbose);
+  print_considered(a.considered, q.rule.empty() ? q.top : a.considered.size(),
+                   q.verbose || !q.rule.empty());
   if (a.considered.empty() && !q.rule.empty())
     std::cout << fmt::format("{} fired here, and nothing of it was refused\n", q.rule);
 }
@@ -135,7 +143,8 @@ Result<Exit> two(const Common& common, const why::Observed& o, why::Inquiry& inq
   }
   if (!one_layer && !gone)
     for (const why::Outcome* f : {&a.a, &a.b}) std::cout << "  " << f->text << "\n";
-  print_considered(a.considered, q.rule.empty() ? q.top : a.considered.size(), q.verbose);
+  print_considered(a.considered, q.rule.empty() ? q.top : a.considered.size(),
+                   q.verbose || !q.rule.empty());
   return Exit::ok;
 }
 

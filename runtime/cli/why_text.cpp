@@ -198,7 +198,9 @@ void print_lead(const std::vector<Considered>& all, const std::string& otherwise
     return;
   }
   const Considered& c = all[0];
-  std::cout << label << safe(why::reason(c)) << "\n";
+  std::cout << label << safe(why::reason(c));
+  if (c.bytes > 0) std::cout << fmt::format(" (could save {})", bytes_text(c.bytes));
+  std::cout << "\n";
   if (all.size() > 1 && all[1].level) std::cout << "or: " << safe(why::reason(all[1])) << "\n";
   print_unlocks(c.unlocks, "to change it: ");
 }
@@ -212,8 +214,7 @@ void print_steps(const why::Observed& o, const why::Outcome& f) {
 
 void print_considered(const std::vector<Considered>& all, size_t most, bool verbose) {
   // The first has been said.
-  const bool all_of_them = verbose || all.size() == 1;
-  for (size_t k = all_of_them ? 0 : 1; k < all.size() && k < most; ++k) print_one(all[k], verbose);
+  for (size_t k = verbose ? 0 : 1; k < all.size() && k < most; ++k) print_one(all[k], verbose);
   if (all.size() <= most) return;
   std::string names;
   for (size_t k = most; k < all.size() && k < most + kNames; ++k)
