@@ -93,6 +93,7 @@ Difference compare(const Tensor& got, const Tensor& want, const Tolerance& toler
   for (double w : b)
     if (std::isfinite(w)) own = std::max(own, std::abs(w));
   if (own == 0) own = 1;
+  const int digits = got.dtype() == DType::f64 ? 17 : 9;
   Difference d;
   d.allowed = tolerance.absolute * largest / own;
   for (size_t k = 0; k < a.size(); ++k) {
@@ -111,7 +112,7 @@ Difference compare(const Tensor& got, const Tensor& want, const Tolerance& toler
     if (!same && d.ok) {
       d.ok = false;
       d.at = static_cast<int64_t>(k);
-      d.text = fmt::format("element {} is {}, want {}", k, a[k], b[k]);
+      d.text = fmt::format("element {} is {:.{}g}, want {:.{}g}", k, a[k], digits, b[k], digits);
     }
   }
   if (d.ok && std::isfinite(tolerance.norm)) compare_norms(a, b, tolerance, d);

@@ -11,6 +11,7 @@
 #include "codegen/cpu/jit.h"
 #include "runtime/cli/progress.h"
 #include "runtime/cli/tensors.h"
+#include "runtime/cli/terminal.h"
 
 namespace ferrule::cli {
 namespace {
@@ -299,10 +300,12 @@ nlohmann::json json_of(const Latency& l) {
           {"median_high", l.sure.high}};
 }
 
-std::string text_of(const Latency& l) {
+std::string text_of(const Latency& l, size_t indent) {
   return fmt::format(
-      "median {:.3f} ms (95 %: {:.3f} to {:.3f})  min {:.3f}  p90 {:.3f}  p95 {:.3f}  p99 {:.3f}",
-      l.median, l.sure.low, l.sure.high, l.min, l.p90, l.p95, l.p99);
+      "median {:.3f} ms (95 %: {:.3f} to {:.3f}, {} runs)\n{}min {:.3f}  p90 {:.3f}  p95 {:.3f}  "
+      "p99 {:.3f}",
+      l.median, l.sure.low, l.sure.high, l.runs, std::string(indent, ' '), l.min, l.p90, l.p95,
+      l.p99);
 }
 
 Result<Exit> compare_two(const Common& common, const BenchOptions& o) {
@@ -344,7 +347,7 @@ Result<Exit> compare_two(const Common& common, const BenchOptions& o) {
   for (const Side* s : {&a, &b}) {
     std::cout << fmt::format("{}  {} on {}, {} layers\n   {}\n", letter++, escape(s->name),
                              ran_on(*s->compiled), s->compiled->plan().layers.size(),
-                             text_of(s->latency));
+                             text_of(s->latency, 3));
     if (!s->latency.unstable.empty()) std::cout << "   unstable: " << s->latency.unstable << "\n";
   }
   std::cout << fmt::format(
@@ -411,7 +414,8 @@ Result<Exit> body(const Common& common, const BenchOptions& o) {
   }
   std::cout << fmt::format("{} on {}, {} layers, {} kernels\n", escape(common.model), ran_on(*p),
                            p->plan().layers.size(), kernels);
-  std::cout << fmt::format("latency  {}  ({} runs)\n", text_of(l), l.runs);
+  constexpr size_t kColumn = 9;
+  std::cout << "latency  " << text_of(l, kColumn) << "\n";
   if (!l.unstable.empty()) std::cout << "unstable " << l.unstable << "\n";
   if (l.device > 0)
     std::cout << fmt::format(
@@ -420,13 +424,14 @@ Result<Exit> body(const Common& common, const BenchOptions& o) {
       "start-up load {:.1f} ms  plan {:.1f} ms  compile {:.1f} ms  cache {} hits, {} misses\n",
       p->timings().load_ms, p->timings().plan_ms, p->timings().compile_ms, p->timings().cache_hits,
       p->timings().cache_misses);
-  std::cout << fmt::format(
+  const std::string memory = fmt::format(
       "memory   {:.1f} MiB growth, of it {:.1f} arena, {:.1f} packed weights; {:.1f} of the "
-      "model's own given back\n",
+      "model's own given back",
       static_cast<double>(growth) / 1048576,
       static_cast<double>(p->executable().arena_bytes()) / 1048576,
       static_cast<double>(p->executable().packed_bytes()) / 1048576,
       static_cast<double>(Residence::given_back()) / 1048576);
+  std::cout << folded(memory, kColumn) << "\n";
   for (const Then& t : then)
     std::cout << fmt::format(
         "then     {}: plan {:.1f} ms, library primitives {:.1f} ms, {} kernels compiled\n",

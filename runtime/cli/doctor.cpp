@@ -6,6 +6,7 @@
 #include "codegen/cuda/nvrtc.h"
 #include "engine/base/tolerance.h"
 #include "runtime/cli/cli.h"
+#include "runtime/cli/terminal.h"
 #include "runtime/registry.h"
 #include "runtime/shipped_rules.h"
 
@@ -78,8 +79,13 @@ Result<Exit> body(const Common& common) {
                 {"reduced_factor", kReducedFactor}});
   } else {
     for (const Check& c : all) {
-      std::cout << fmt::format("{:<8} {}: {}\n", c.there ? "ok" : "missing", c.what, c.detail);
-      if (!c.there) std::cout << fmt::format("         {}\n", c.remedy);
+      constexpr size_t kColumn = 9;
+      std::cout << folded(painted(c.there ? "ok" : "missing",
+                                  c.there ? Paint::good : Paint::doubtful, kColumn) +
+                              c.what + ": " + c.detail,
+                          kColumn)
+                << "\n";
+      if (!c.there) std::cout << folded(std::string(kColumn, ' ') + c.remedy, kColumn) << "\n";
     }
   }
   // Rules and the CPU backend are what everything needs; the GPU's parts may be missing.

@@ -14,6 +14,7 @@
 #include "engine/onnx/export.h"
 #include "runtime/cli/judge.h"
 #include "runtime/cli/tensors.h"
+#include "runtime/cli/terminal.h"
 #include "runtime/cost.h"
 
 namespace ferrule::cli {
@@ -175,7 +176,8 @@ void print_report(const Report& r) {
   int fused = 0;
   for (const auto& [contract, n] : r.groups)
     fused += n, contracts += fmt::format("{}{} {}", contracts.empty() ? "" : ", ", n, contract);
-  if (fused) std::cout << fmt::format("\n{} fused layers: {}\n", fused, contracts);
+  if (fused)
+    std::cout << "\n" << folded(fmt::format("{} fused layers: {}", fused, contracts), 2) << "\n";
   std::cout << fmt::format("\n{:<28} {:>12} {:>12} {:>8}\n", "when it runs", "no rules", "fused",
                            "saved");
   auto line = [](const char* what, int64_t before, int64_t after) {
@@ -351,12 +353,10 @@ std::string_view name(Verdict v) {
 
 void print_verified(const Verified& v) {
   std::cout << "\n";
-  for (const json& r : v.rows) {
-    const auto text = r["text"].get<std::string>();
-    std::cout << fmt::format("{:<17} {}{}{}\n", r["verdict"].get<std::string>(),
-                             r["output"].get<std::string>(), text.empty() ? "" : ": ", text);
-  }
-  if (v.why) std::cout << "written all the same: " << v.why->message << "\n";
+  for (const json& r : v.rows)
+    std::cout << verdict_line(r["verdict"].get<std::string>(), r["output"].get<std::string>(),
+                              r["text"].get<std::string>());
+  if (v.why) std::cout << folded("written all the same: " + v.why->message, 0) << "\n";
   if (v.verdict == Verdict::mistrusted)
     std::cout << "such outputs say little of the new model; give real inputs with --inputs\n";
 }

@@ -6,6 +6,7 @@
 #include "engine/interpreter/interpreter.h"
 #include "engine/onnx/infer_onnx.h"
 #include "engine/semantics/definition.h"
+#include "runtime/cli/terminal.h"
 
 namespace ferrule::cli {
 namespace {
@@ -93,6 +94,16 @@ Result<Tensors> exact_results(const std::string& model, const EngineOptions& opt
 
 std::string_view verdict_of(const Difference& d) {
   return !d.ok ? "DIFFERS" : d.mistrusted ? "MISTRUSTED" : d.same ? "equal" : "within tolerance";
+}
+
+std::string verdict_line(std::string_view verdict, const std::string& of, const std::string& text) {
+  constexpr size_t kColumn = 18;
+  const Paint paint = verdict == "DIFFERS"      ? Paint::bad
+                      : verdict == "MISTRUSTED" ? Paint::doubtful
+                                                : Paint::good;
+  return folded(painted(verdict, paint, kColumn) + of + (text.empty() ? "" : ": ") + text,
+                kColumn) +
+         "\n";
 }
 
 std::string explained(const Difference& d) {

@@ -25,6 +25,8 @@ Result<Tensors> exact_results(const std::string& model, const EngineOptions& opt
 
 /// "equal", "within tolerance", "MISTRUSTED" or "DIFFERS".
 std::string_view verdict_of(const Difference& d);
+/// A line of a report: the verdict, in colour, then what it is of and why.
+std::string verdict_line(std::string_view verdict, const std::string& of, const std::string& text);
 /// The line behind an output's name: how far off it is of how far it may be, and what is wrong.
 std::string explained(const Difference& d);
 

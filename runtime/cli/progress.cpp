@@ -1,13 +1,12 @@
 #include "runtime/cli/progress.h"
 
 #include <fmt/format.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
-#include <string_view>
+
+#include "runtime/cli/terminal.h"
 
 namespace ferrule::cli {
 namespace {
@@ -15,21 +14,11 @@ namespace {
 constexpr std::chrono::seconds kSilent{1};
 constexpr std::chrono::milliseconds kBetween{200};
 
-bool on_terminal() {
-  const char* term = std::getenv("TERM");
-  return ::isatty(STDERR_FILENO) && term && std::string_view(term) != "dumb";
-}
-
-size_t columns() {
-  winsize size{};
-  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : 80;
-}
-
 }  // namespace
 
 Progress::Progress(std::string label, bool ticking)
     : label_(std::move(label)),
-      shown_(on_terminal()),
+      shown_(on_terminal(STDERR_FILENO)),
       begin_(std::chrono::steady_clock::now()),
       next_(begin_ + kSilent) {
   if (!shown_ || !ticking) return;
@@ -67,7 +56,9 @@ void Progress::draw() {
                       100 * part);
   }
   std::string text = fmt::format("{}{:.0f} s {}", bar, seconds, label_);
-  text.resize(std::min(text.size(), columns() - 1));
+  constexpr size_t kUsual = 80;
+  const size_t width = width_of(STDERR_FILENO);
+  text.resize(std::min(text.size(), (width ? width : kUsual) - 1));
   std::fprintf(stderr, "\r%s\033[K", text.c_str());
   std::fflush(stderr);
   drawn_ = true;

@@ -8,6 +8,7 @@
 #include "engine/semantics/definition.h"
 #include "runtime/cli/judge.h"
 #include "runtime/cli/peer.h"
+#include "runtime/cli/terminal.h"
 
 namespace ferrule::cli {
 namespace {
@@ -196,16 +197,12 @@ Result<Yardstick> yardstick(const Common& common, const VerifyOptions& o,
 }
 
 void print_rows(const std::vector<Judged>& rows, const json& layers) {
-  for (const Judged& r : rows)
-    std::cout << fmt::format("{:<17} {}{}{}\n", r.verdict, escape(r.port->name),
-                             r.text.empty() ? "" : ": ", r.text);
+  for (const Judged& r : rows) std::cout << verdict_line(r.verdict, escape(r.port->name), r.text);
   if (layers.empty()) return;
   std::cout << "layer by layer:\n";
-  for (const json& r : layers) {
-    const auto text = r["text"].get<std::string>();
-    std::cout << fmt::format("{:<17} {}{}{}\n", r["verdict"].get<std::string>(),
-                             r["layer"].get<std::string>(), text.empty() ? "" : ": ", text);
-  }
+  for (const json& r : layers)
+    std::cout << verdict_line(r["verdict"].get<std::string>(), r["layer"].get<std::string>(),
+                              r["text"].get<std::string>());
 }
 
 Result<Exit> body(const Common& common, const VerifyOptions& o) {
@@ -280,11 +277,12 @@ Result<Exit> body(const Common& common, const VerifyOptions& o) {
     return ok ? Exit::ok : Exit::differs;
   }
   print_rows(rows, layer_rows);
-  std::cout << fmt::format("{} on {} against {}: {}\n", escape(common.model), ran_on(*got.prepared),
-                           want.name, all);
+  const std::string asked = fmt::format("{} on {} against {}: {}", escape(common.model),
+                                        ran_on(*got.prepared), want.name, all);
+  std::cout << folded(asked, 0) << "\n";
   if (std::ranges::any_of(rows, [](const Judged& r) { return r.d.error > 0; }))
     std::cout << "(errors are parts of the output's largest element)\n";
-  if (!missing.empty()) std::cout << "no full check: " << missing << "\n";
+  if (!missing.empty()) std::cout << folded("no full check: " + missing, 0) << "\n";
   return ok ? Exit::ok : Exit::differs;
 }
 
