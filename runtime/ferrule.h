@@ -25,9 +25,10 @@ struct SessionOptions {
   bool require_device = false;   ///< fail rather than run on anything but a GPU
   bool strict = false;           ///< no library epilogue that deviates from its formula
   bool fast_math =
-      false;           ///< library epilogues may make numbers of NaN; not together with `strict`
-  int threads = 0;     ///< 0: all cores
-  std::string tuning;  ///< a file of `ferrule tune`; empty: the built-in rules
+      false;        ///< library epilogues may make numbers of NaN; not together with `strict`
+  int threads = 0;  ///< 0: all cores
+  bool no_interpreter = false;  ///< fail rather than interpret a layer that has no kernel
+  std::string tuning;           ///< a file of `ferrule tune`; empty: the built-in rules
   bool all_candidates = false;  ///< for Executable::measure
   LogCallback log;
   std::shared_ptr<const Cancel>

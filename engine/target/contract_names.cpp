@@ -7,11 +7,35 @@
 namespace ferrule {
 namespace {
 
-constexpr std::string_view kContracts[] = {
-    "attention", "channel_gate",        "conv",         "conv_pool", "copy",
-    "deconv",    "depthwise_pointwise", "gemm",         "gru",       "lstm",
-    "norm",      "pointwise",           "pool",         "quantized", "resize",
-    "rnn",       "row_reduce",          "softmax_topk", "view"};
+constexpr std::string_view kContracts[] = {"argmax",
+                                           "argmin",
+                                           "attention",
+                                           "branch",
+                                           "channel_gate",
+                                           "conv",
+                                           "conv_pool",
+                                           "copy",
+                                           "deconv",
+                                           "depthwise_pointwise",
+                                           "gather_elements",
+                                           "gemm",
+                                           "gru",
+                                           "loop",
+                                           "lstm",
+                                           "norm",
+                                           "one_hot",
+                                           "pointwise",
+                                           "pool",
+                                           "quantized",
+                                           "resize",
+                                           "rnn",
+                                           "row_reduce",
+                                           "scan",
+                                           "scatter_elements",
+                                           "scatter_nd",
+                                           "softmax_topk",
+                                           "topk",
+                                           "view"};
 
 }  // namespace
 

@@ -163,6 +163,7 @@ Result<Exit> body(const Common& common, const InputOptions& input, double second
   for (const std::string& n : notes) talk("note: " + n);
   int kernels = 0;
   for (const Layer& layer : p->plan().layers) kernels += layer.kernels;
+  const std::vector<std::string> interpreted = interpreted_layers(*p);
   if (common.json) {
     nlohmann::json others = nlohmann::json::array();
     for (const Then& t : then)
@@ -196,6 +197,7 @@ Result<Exit> body(const Common& common, const InputOptions& input, double second
          {"given_back_bytes", Residence::given_back()},
          {"layers", p->plan().layers.size()},
          {"kernels", kernels},
+         {"interpreted", interpreted},
          {"then", others}});
     return Exit::ok;
   }
@@ -204,6 +206,9 @@ Result<Exit> body(const Common& common, const InputOptions& input, double second
   std::cout << fmt::format(
       "latency  median {:.3f} ms  min {:.3f}  p90 {:.3f}  p99 {:.3f}  ({} runs)\n", l.median, l.min,
       l.p90, l.p99, l.runs);
+  if (!interpreted.empty())
+    std::cout << fmt::format("slow     interpreted, time them with --layers: {}\n",
+                             fmt::join(interpreted, ", "));
   if (l.device > 0)
     std::cout << fmt::format(
         "device   median {:.3f} ms, without the copies of inputs and outputs\n", l.device);

@@ -212,7 +212,7 @@ void print_problems(const Tested& t) {
   }
 }
 
-json to_json(const Tested& t) {
+json tested_json(const Tested& t) {
   json left_out = json::array();
   for (const KernelCondition& c : t.group.conditions)
     left_out.push_back({{"id", c.id}, {"refused", c.refused}, {"computed", c.computed}});
@@ -322,7 +322,7 @@ Result<Exit> body(const Common& common, const Options& asked) {
     good += t.ok();
     not_run += t.tests.passed() && t.not_run();
     if (common.json)
-      rows.push_back(to_json(t));
+      rows.push_back(tested_json(t));
     else
       print_problems(t);
     if (coverage && !common.json) print_coverage(t);
