@@ -49,6 +49,8 @@ Result<Lowered> lower(Plan& plan, const Semantics& ops, const Target& target,
     plan.layers[k].kernels = lowered.layers[k].kernels();
     plan.layers[k].numerics = numerics_of(plan.layers[k], lowered.layers[k]);
   }
+  for (auto& [_, graphs] : plan.nested)
+    for (NestedPlan& n : graphs) FERRULE_TRY(lower(*n.plan, ops, target, options));
   return lowered;
 }
 

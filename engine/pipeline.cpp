@@ -254,6 +254,60 @@ Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& opt
 
 namespace {
 
+/// The graphs nested in nodes of `g`, as far as the target runs those step by step and their sizes
+/// are known.
+Result<NestedGraphs> fuse_nested(const Graph& g, const Knowledge& knowledge,
+                                 const EngineOptions& options, const Cancel* cancel) {
+  NestedGraphs out;
+  for (NodeId id : g.order()) {
+    const Node& n = g.node(id);
+    if (n.subgraphs.empty()) continue;
+    const std::string contract = contract_of(g, n, knowledge.ops);
+    if (!knowledge.target.contracts.contains(contract)) continue;
+    auto graphs = graphs_of_their_own(knowledge.ops, g, n, contract);
+    if (!graphs) {
+      if (graphs.error().not_applicable()) continue;
+      return fail(required(std::move(graphs).error()));
+    }
+    bool known = true;
+    for (NestedGraph& nested : *graphs) {
+      Fused fused;
+      fused.graph = std::move(nested.graph);
+      Pipeline pipeline(fused, knowledge, options, cancel);
+      FERRULE_ASSIGN([[maybe_unused]] int folded, pipeline.fold());
+      FERRULE_TRY(pipeline.share());
+      FERRULE_TRY(pipeline.run(0, knowledge.rules.phases.size()));
+      fused.graph.remove_dead();
+      known &= sizes_known(fused.graph);
+      FERRULE_ASSIGN(nested.nested, fuse_nested(fused.graph, knowledge, options, cancel));
+      nested.graph = std::move(fused.graph);
+    }
+    if (known) out.emplace(id, std::move(*graphs));
+  }
+  return out;
+}
+
+/// ONNX says nothing of what a Loop carries from turn to turn; where the body keeps its size, that
+/// is the result's.
+Status size_loops(Graph& g, const Knowledge& knowledge) {
+  FERRULE_TRY(g.sort());
+  for (NodeId id : g.order()) {
+    const Node& n = g.node(id);
+    if (n.subgraphs.empty() || n.inputs.size() < 2 || contract_of(g, n, knowledge.ops) != "loop")
+      continue;
+    const size_t carried = std::min(n.outputs.size(), n.inputs.size() - 2);
+    bool open = false;
+    for (size_t k = 0; k < carried; ++k)
+      open |= n.outputs[k] &&
+              !constant_shape(g.value(n.outputs[k]).type.shape.value_or(Shape{Dim::unknown()}));
+    if (!open || !graphs_of_their_own(knowledge.ops, g, n, "loop")) continue;
+    for (size_t k = 0; k < carried; ++k)
+      if (n.outputs[k]) g.set_type(n.outputs[k], g.value(n.inputs[k + 2]).type);
+    FERRULE_TRY(infer_all(knowledge.ops, g));
+  }
+  return {};
+}
+
 /// canonicalize(); `plans`: how many are to start from it, one or any number.
 enum class Plans : uint8_t { one, any };
 Result<Fused> canonical_form(Graph imported, const Knowledge& knowledge,
@@ -291,9 +345,13 @@ Result<Fused> fuse_in_place(Fused out, const Fused* origin, const Knowledge& kno
       FERRULE_ASSIGN([[maybe_unused]] int folded, pipeline.fold());
     }
   }
+  FERRULE_TRY(size_loops(out.graph, knowledge));
   if (!first) out.near_misses.clear(), out.snapshots.clear();
   FERRULE_TRY(pipeline.run(first, knowledge.rules.phases.size()));
   out.graph.remove_dead();
+  EngineOptions inner = options;
+  inner.near_misses = inner.snapshots = false;
+  FERRULE_ASSIGN(out.nested, fuse_nested(out.graph, knowledge, inner, cancel));
   out.notes = knowledge.notes;
   if (knowledge.instances)
     std::ranges::move(unmatched(*knowledge.instances, knowledge.rules, out.journal),

@@ -58,6 +58,7 @@ struct Snapshot {
 /// The fused graph and all that was recorded on the way.
 struct Fused {
   Graph graph;
+  NestedGraphs nested;  ///< of control flow that the target runs step by step, fused as well
   Journal journal;
   std::vector<Rejection> near_misses;
   std::vector<Snapshot> snapshots;    ///< options.snapshots: before each phase, and after the last

@@ -67,6 +67,8 @@ class Executable {
   virtual double device_ms() { return 0; }
   virtual int64_t arena_bytes() const { return 0; }   ///< memory for intermediate results
   virtual int64_t packed_bytes() const { return 0; }  ///< constants kept in the library's layouts
+  /// Layers of the plan that have no kernel, but for a backend that has none at all.
+  virtual std::vector<size_t> interpreted() const { return {}; }
   /// Who lives where and when (memory_plan.h); null where no arena was planned.
   virtual const Storage* storage() const { return nullptr; }
   /// One line a step: what runs where (golden tests).

@@ -58,6 +58,8 @@ Result<KernelCall> call_of(const Plan& plan, const Lowered& lowered, const Stora
   call.graph = l.graph;
   call.roles = l.roles;
   if (l.node && l.graph) call.node = &l.graph->node(l.node);
+  if (auto it = plan.nested.find(l.node); it != plan.nested.end() && l.graph == &plan.graph)
+    call.nested = &it->second;
   call.post_ops = l.post_ops;
   if (l.region) call.region = &*l.region;
   call.rows = l.rows.get();

@@ -68,7 +68,10 @@ struct KernelCall {
   const LoweredRegion* region = nullptr;
   const RowRegion* rows = nullptr;
   const Roles* roles = nullptr;  ///< of a group whose contract has a file
-  bool dense() const {           ///< no operand is a slice of something larger
+  /// Control flow that runs step by step: its graphs. Behind the node's inputs are what they
+  /// capture, as captures() lists it.
+  const std::vector<NestedPlan>* nested = nullptr;
+  bool dense() const {  ///< no operand is a slice of something larger
     for (const auto* list : {&inputs, &outputs})
       for (const Operand& o : *list)
         if (!o.dense()) return false;

@@ -192,8 +192,8 @@ struct Session::State {
     for (const Step& s : c->fused_.journal.steps) log(LogLevel::verbose, s.text);
     for (const std::string& p : c->fused_.journal.phases) log(LogLevel::info, p);
     for (const std::string& w : c->fused_.warnings) log(LogLevel::warning, w);
-    FERRULE_ASSIGN(c->plan_,
-                   make_plan(std::move(c->fused_.graph), knowledge->target, knowledge->ops));
+    FERRULE_ASSIGN(c->plan_, make_plan(std::move(c->fused_.graph), knowledge->target,
+                                       knowledge->ops, std::move(c->fused_.nested)));
     if (options.backend != "null") FERRULE_TRY(runnable(c->plan_, knowledge->ops));
     // From here on addresses inside the plan are kept: it stays where it is.
     FERRULE_ASSIGN(c->lowered_, lower(c->plan_, knowledge->ops, knowledge->target,
@@ -217,6 +217,17 @@ struct Session::State {
                                   options.engine.limits.memory_bytes));
       }
     return {};
+  }
+
+  /// All layers without a kernel at once.
+  Status no_interpreter(Compiled& c) const {
+    std::string names;
+    for (size_t layer : c.executable_->interpreted())
+      names += (names.empty() ? "" : ", ") + escape(c.plan_.layers[layer].name);
+    if (c.backend_ == "reference") names = "the whole model";
+    if (names.empty()) return {};
+    return fail(required(
+        Refusal(not_applicable("backend " + c.backend_, names, "it is interpreted").value())));
   }
 
   PrepareContext context_of(const Compiled& c, DiskCache* cache) const {
@@ -271,6 +282,7 @@ struct Session::State {
                     ? host_target().value_or("")
                     : fmt::format("{}, {}", by->device_name(), by->device_target());
     c.timings_.compile_ms = ms_since(start);
+    if (options.no_interpreter) FERRULE_TRY(no_interpreter(c));
     if (!cache) return {};
     c.timings_.cache_hits = cache->counts().hits - before.hits;
     c.timings_.cache_misses = cache->counts().misses - before.misses;

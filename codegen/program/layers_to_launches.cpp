@@ -352,9 +352,8 @@ class LayerLowering {
     if (layer_.contract == "view") kind = Launch::Kind::view;
     Launch l = launch(kind, work, node_.op.text(), layer_.node);
     l.inputs = node_.inputs;
-    if (kind == Launch::Kind::interpret)  // nested graphs read them: they have to be there, and not
-                                          // to go before
-      for (ValueId v : captures(node_)) l.inputs.push_back(v);
+    // Nested graphs read them: they have to be there, and not to go before.
+    for (ValueId v : captures(node_)) l.inputs.push_back(v);
     l.outputs = node_.outputs;
     if (kind == Launch::Kind::copy) copy_pieces(l);
     FERRULE_TRY(over_rows(l));

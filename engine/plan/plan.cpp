@@ -25,6 +25,8 @@ class PlanWriter {
       Layer layer;
       layer.name = n.name;
       layer.contract = layouts_.contract[id.index];
+      // Control flow runs step by step where its graphs could be planned.
+      if (!n.subgraphs.empty() && !plan_.nested.contains(id)) layer.contract = "interpret";
       layer.node = id;
       layer.nodes = n.origins;
       layer.rule = n.rule;
@@ -72,11 +74,18 @@ std::optional<StridedView> strided_view(const Plan& plan, ValueId v) {
   return strided_view(plan.graph, plan.layouts, plan.slices, v);
 }
 
-Result<Plan> make_plan(Graph fused, const Target& target, const Semantics& ops) {
+Result<Plan> make_plan(Graph fused, const Target& target, const Semantics& ops,
+                       NestedGraphs nested) {
   Plan plan;
   plan.graph = std::move(fused);
   plan.target = target.name;
   FERRULE_TRY(plan.graph.sort());
+  for (auto& [node, graphs] : nested)
+    for (NestedGraph& n : graphs) {
+      FERRULE_ASSIGN(Plan inner, make_plan(std::move(n.graph), target, ops, std::move(n.nested)));
+      plan.nested[node].push_back({std::move(n.attribute), std::make_shared<Plan>(std::move(inner)),
+                                   std::move(n.captured)});
+    }
   Layouts layouts = layouts_of(plan.graph, target, ops);
   PlanWriter(plan, layouts).run();
   FERRULE_TRY(plan.graph.sort());

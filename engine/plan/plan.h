@@ -9,6 +9,7 @@
 #include "engine/contract/contracts.h"
 #include "engine/graph/graph.h"
 #include "engine/plan/layout.h"
+#include "engine/plan/nested.h"
 #include "engine/plan/slices.h"
 
 namespace ferrule {
@@ -26,19 +27,29 @@ struct Layer {
                          ///< "executed in float" for integers
 };
 
+struct Plan;
+/// A nested graph (nested.h), planned.
+struct NestedPlan {
+  std::string attribute;
+  std::shared_ptr<Plan> plan;
+  std::vector<ValueId> captured;  ///< what its last inputs are outside
+};
+
 struct Plan {
   Graph graph;                ///< reorders are values of their own in it, produced by Reorder nodes
   std::vector<Layer> layers;  ///< execution order
   std::vector<Layout> layouts;  ///< by ValueId::index
   std::map<ValueId, SliceOf>
       slices;  ///< of values that place rules put into others; each in the layout of its whole
+  std::map<NodeId, std::vector<NestedPlan>> nested;  ///< of control flow that runs step by step
   std::string target;
   Layout layout(ValueId v) const { return layouts[v.index]; }
 };
 
 /// errors: unsupported_operator (nothing can run a node), bad_shape when a shape is needed and
 /// unknown.
-Result<Plan> make_plan(Graph fused, const Target& target, const Semantics& ops);
+Result<Plan> make_plan(Graph fused, const Target& target, const Semantics& ops,
+                       NestedGraphs nested = {});
 /// Whether every layer has a kernel or is known to the interpreter, nested graphs included.
 /// errors: unsupported_operator, each operator once, with its first node, in `more`.
 Status runnable(const Plan& plan, const Semantics& ops);

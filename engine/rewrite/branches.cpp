@@ -128,6 +128,26 @@ class Branches {
 
 }  // namespace
 
+Graph standalone(const Graph& nested, const Graph& outer, std::vector<ValueId>& captured) {
+  Graph to;
+  to.name = nested.name;
+  Map map;
+  for (ValueId v : nested.inputs())
+    map[v] = to.add_input(nested.value(v).name, nested.value(v).type);
+  each_capture(nested, [&](ValueId id, const Value& v) {
+    if (const Tensor* t = outer.constant(v.outer); t && !outer.value(v.outer).is_input) {
+      map[id] = to.add_constant(v.name, *t);
+      return;
+    }
+    map[id] = to.add_input(v.name, outer.value(v.outer).type);
+    to.set_contents(map[id], outer.value(v.outer).contents);
+    captured.push_back(v.outer);
+  });
+  add_nodes(nested, to, map);
+  for (ValueId v : nested.outputs()) to.add_output(map.at(v));
+  return to;
+}
+
 Result<int> inline_branches(const Semantics& ops, Graph& g) { return Branches(ops, g).run(); }
 
 }  // namespace ferrule

@@ -60,8 +60,8 @@ Result<Observed> observe(Imported imported, std::shared_ptr<const Knowledge> kno
   o.constants = std::move(imported.constants);
   o.model = imported.graph.clone();
   FERRULE_ASSIGN(o.fused, fuse(std::move(imported.graph), *o.knowledge, o.options));
-  FERRULE_ASSIGN(o.plan,
-                 make_plan(std::move(o.fused.graph), o.knowledge->target, o.knowledge->ops));
+  FERRULE_ASSIGN(o.plan, make_plan(std::move(o.fused.graph), o.knowledge->target, o.knowledge->ops,
+                                   std::move(o.fused.nested)));
   o.fused.notes.insert(o.fused.notes.begin(), imported.notes.begin(), imported.notes.end());
   return o;
 }

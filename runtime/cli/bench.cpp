@@ -376,6 +376,7 @@ Result<Exit> body(const Common& common, const BenchOptions& o) {
   FERRULE_ASSIGN(std::vector<Then> then, compile_more(session, shapes, more));
   int kernels = 0;
   for (const Layer& layer : p->plan().layers) kernels += layer.kernels;
+  const std::vector<std::string> interpreted = interpreted_layers(*p);
   if (common.json) {
     nlohmann::json others = nlohmann::json::array();
     for (const Then& t : then)
@@ -409,6 +410,7 @@ Result<Exit> body(const Common& common, const BenchOptions& o) {
                 {"given_back_bytes", Residence::given_back()},
                 {"layers", p->plan().layers.size()},
                 {"kernels", kernels},
+                {"interpreted", interpreted},
                 {"then", others}});
     return Exit::ok;
   }
@@ -417,6 +419,9 @@ Result<Exit> body(const Common& common, const BenchOptions& o) {
   constexpr size_t kColumn = 9;
   std::cout << "latency  " << text_of(l, kColumn) << "\n";
   if (!l.unstable.empty()) std::cout << "unstable " << l.unstable << "\n";
+  if (!interpreted.empty())
+    std::cout << fmt::format("slow     interpreted, time them with --layers: {}\n",
+                             fmt::join(interpreted, ", "));
   if (l.device > 0)
     std::cout << fmt::format(
         "device   median {:.3f} ms, without the copies of inputs and outputs\n", l.device);

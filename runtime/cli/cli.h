@@ -28,7 +28,7 @@ struct Common {
   int threads = 0;     ///< 0: all cores
   double timeout = 0;  ///< seconds; 0: none
   bool json = false, force = false, no_fold = false, overridable = false, strict = false,
-       fast_math = false, no_cache = false, require_device = false;
+       fast_math = false, no_cache = false, require_device = false, no_interpreter = false;
   std::string model;  ///< of the command that takes one
 };
 
@@ -88,6 +88,8 @@ Status free_place(std::string_view what, const std::string& path, bool force);
 void talk(const std::string& text);
 /// "cuda (NVIDIA H200, sm_90)", or "cpu".
 std::string ran_on(const Compiled& compiled);
+/// Names of the layers that have no kernel.
+std::vector<std::string> interpreted_layers(Compiled& compiled);
 
 /// explain --stage memory: the arena over the steps, in memory.cpp.
 Result<Exit> explain_memory(const Common& common);

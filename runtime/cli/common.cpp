@@ -52,6 +52,8 @@ void add_common(CLI::App& command, Common& common, bool model) {
                     "cpu, cuda, reference, null or auto: cuda where a GPU is there, else cpu");
   group->add_flag("--require-device", common.require_device,
                   "fail (exit code 5) rather than run on anything but a GPU");
+  group->add_flag("--no-interpreter", common.no_interpreter,
+                  "fail (exit code 3) rather than interpret a layer that has no kernel");
   group->add_option("--threads", common.threads, "threads; 0 = all cores")
       ->check(CLI::Range(0, 1024));
   group
@@ -198,6 +200,7 @@ Result<SessionOptions> session_options(const Common& common) {
   FERRULE_ASSIGN(o.engine, engine_options(common));
   o.backend = common.backend;
   o.require_device = common.require_device;
+  o.no_interpreter = common.no_interpreter;
   o.threads = common.threads;
   o.strict = common.strict;
   o.fast_math = common.fast_math;
@@ -254,8 +257,8 @@ Result<std::unique_ptr<Explained>> explain_model(const Common& common, bool near
   e.model_nodes = imported.graph.live_nodes();
   FERRULE_ASSIGN(e.fused, fuse(std::move(imported.graph), *e.knowledge, options));
   e.fused.notes.insert(e.fused.notes.begin(), imported.notes.begin(), imported.notes.end());
-  FERRULE_ASSIGN(e.plan,
-                 make_plan(std::move(e.fused.graph), e.knowledge->target, e.knowledge->ops));
+  FERRULE_ASSIGN(e.plan, make_plan(std::move(e.fused.graph), e.knowledge->target, e.knowledge->ops,
+                                   std::move(e.fused.nested)));
   FERRULE_ASSIGN(e.lowered,
                  lower(e.plan, e.knowledge->ops, e.knowledge->target, lower_options(common)));
   return out;
@@ -269,6 +272,13 @@ Status free_place(std::string_view what, const std::string& path, bool force) {
 
 void print_json(const nlohmann::json& j) {
   std::cout << j.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
+}
+
+std::vector<std::string> interpreted_layers(Compiled& compiled) {
+  std::vector<std::string> out;
+  for (size_t layer : compiled.executable().interpreted())
+    out.push_back(escape(compiled.plan().layers[layer].name, 4096));
+  return out;
 }
 
 std::string ran_on(const Compiled& compiled) {

@@ -99,12 +99,31 @@ void write_roles(const Graph& g, const Node& n, JsonStream& out) {
   out.end_object();
 }
 
+/// The layers of the graphs that a layer runs step by step, in short.
+void write_nested(const std::vector<NestedPlan>& graphs, JsonStream& out) {
+  out.begin_array();
+  for (const NestedPlan& n : graphs)
+    for (const Layer& l : n.plan->layers) {
+      out.begin_object();
+      out.key("contract"), out.text(l.contract);
+      out.key("graph"), out.text(escape(n.attribute));
+      out.key("kernels"), out.number(l.kernels);
+      out.key("name"), out.text(escape(l.name, 4096));
+      if (const auto own = n.plan->nested.find(l.node); own != n.plan->nested.end())
+        out.key("nested"), write_nested(own->second, out);
+      out.end_object();
+    }
+  out.end_array();
+}
+
 void write_layer(const Explained& e, size_t layer, JsonStream& out) {
   const Layer& l = e.plan.layers[layer];
   out.begin_object();
   out.key("contract"), out.text(l.contract);
   out.key("kernels"), out.number(l.kernels);
   out.key("name"), out.text(escape(l.name, 4096));
+  if (const auto graphs = e.plan.nested.find(l.node); graphs != e.plan.nested.end())
+    out.key("nested"), write_nested(graphs->second, out);
   out.key("nodes"), out.begin_array();
   for (const std::string& n : l.nodes) out.text(escape(n, 4096));
   out.end_array();
@@ -226,11 +245,18 @@ void write_json(const Explained& e, JsonStream& out) {
   out.end_object();
 }
 
-void print_layers(const Explained& e) {
+int kernels_of(const Plan& plan) {
   int kernels = 0;
-  for (const Layer& l : e.plan.layers) kernels += l.kernels;
-  std::cout << fmt::format("{} nodes -> {} layers, {} kernels, planned for {}{}\n", e.model_nodes,
-                           e.plan.layers.size(), kernels, e.plan.target,
+  for (const Layer& l : plan.layers) kernels += l.kernels;
+  return kernels;
+}
+
+void print_layers(const Explained& e) {
+  const auto interpreted = std::ranges::count(e.plan.layers, "interpret", &Layer::contract);
+  std::cout << fmt::format("{} nodes -> {} layers, {} kernels{}, planned for {}{}\n", e.model_nodes,
+                           e.plan.layers.size(), kernels_of(e.plan),
+                           interpreted ? fmt::format(" ({} interpreted)", interpreted) : "",
+                           e.plan.target,
                            e.profile() == "ferrule" ? "" : ", profile " + e.profile());
   if (const std::string sizes = sizes_text(e); !sizes.empty()) std::cout << sizes << "\n";
   std::cout << "\n";
@@ -244,6 +270,10 @@ void print_layers(const Explained& e) {
                                     l.numerics.empty() ? "" : "   numerics: " + l.numerics,
                                     apart.empty() ? "" : "   tail apart: " + apart))
               << "\n";
+    if (const auto steps = e.plan.nested.find(l.node); steps != e.plan.nested.end())
+      for (const NestedPlan& n : steps->second)
+        std::cout << fmt::format("{:>26}{}: {} layers, {} kernels each time\n", "", n.attribute,
+                                 n.plan->layers.size(), kernels_of(*n.plan));
     const Node* n = l.node ? &e.plan.graph.node(l.node) : nullptr;
     if (!n || !n->roles) continue;
     std::string roles;

@@ -64,8 +64,9 @@ Result<Exit> check(const Common& common, bool all) {
   }
   for (const Error& e : report.errors) std::cout << render(e) << "\n";
   std::cout << fmt::format("{} rules, {} contracts, {} operators, {} errors, {} notes{}\n",
-                           knowledge->rules.rules.size(), knowledge->rules.contracts.size(), knowledge->ops.all().size(),
-                           report.errors.size(), report.notes.size() - kept,
+                           knowledge->rules.rules.size(), knowledge->rules.contracts.size(),
+                           knowledge->ops.all().size(), report.errors.size(),
+                           report.notes.size() - kept,
                            kept ? fmt::format(" ({} more about shipped rules: --all)", kept) : "");
   return report.errors.empty() ? Exit::ok : Exit::usage;
 }

@@ -48,6 +48,7 @@ Result<Exit> body(const Common& common, const InputOptions& input, const std::st
   if (!output.empty()) FERRULE_TRY(write_npz(output, outputs, common.force));
   for (const std::string& n : notes) talk("note: " + n);
   int64_t launched = prepared->executable().launches();
+  const std::vector<std::string> interpreted = interpreted_layers(*prepared);
   if (common.json) {
     nlohmann::json out = nlohmann::json::object();
     for (const auto& [n, t] : outputs)
@@ -55,6 +56,7 @@ Result<Exit> body(const Common& common, const InputOptions& input, const std::st
     print_json({{"schema_version", kSchemaVersion},
                 {"backend", prepared->backend()},
                 {"device", prepared->device()},
+                {"interpreted", interpreted},
                 {"kernels_launched", launched},
                 {"layers", prepared->plan().layers.size()},
                 {"outputs", out},
@@ -63,6 +65,7 @@ Result<Exit> body(const Common& common, const InputOptions& input, const std::st
   }
   talk(fmt::format("ran on {}: {} layers, {} kernels launched", ran_on(*prepared),
                    prepared->plan().layers.size(), launched));
+  if (!interpreted.empty()) talk(fmt::format("interpreted: {}", fmt::join(interpreted, ", ")));
   if (prepared->backend() == "null")
     std::cout << prepared->executable().text();
   else if (output.empty())

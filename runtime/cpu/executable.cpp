@@ -53,7 +53,7 @@ double flops(const Launch& l, const KernelCall& call) {
 bool too_small_to_split(const Launch& l, const KernelCall& call) {
   constexpr double kFlops = 1 << 19;
   constexpr int64_t kBytes = 128 << 10;
-  if (l.kind != Launch::Kind::library || flops(l, call) > kFlops) return false;
+  if (l.kind != Launch::Kind::library || call.nested || flops(l, call) > kFlops) return false;
   int64_t bytes = 0;
   for (const auto* operands : {&call.inputs, &call.outputs})
     for (const Operand& o : *operands) bytes += o.present() ? o.bytes() : 0;
@@ -150,7 +150,7 @@ Applicable<> CpuExecutable::build(const PrepareContext& context) {
   FERRULE_ASSIGN(storage_, plan_storage(plan_, lowered_, pairs));
   Context kernels{library_,        &context.ops,   &context.target, &context.limits,
                   lowered_.strict, context.tuning, &context.log};
-  kernels.cancel = context.cancel;
+  kernels.cancel = context.cancel, kernels.cache = context.cache;
   FERRULE_TRY(compile_generated(kernels, context.cache));
   hold_weights();
   std::vector<int64_t> scratch(static_cast<size_t>(storage_.steps), 0);
@@ -494,6 +494,15 @@ void CpuExecutable::report_results(size_t layer, RunObserver& observer) const {
     tensors.push_back(t);
   }
   observer.layer_results(layer, values, tensors);
+}
+
+std::vector<size_t> CpuExecutable::interpreted() const {
+  std::vector<size_t> out;
+  for (size_t layer = 0; layer < layers_.size(); ++layer)
+    for (size_t k = layers_[layer].begin; k < layers_[layer].end; ++k)
+      if (steps_[k].kernel->interprets() && (out.empty() || out.back() != layer))
+        out.push_back(layer);
+  return out;
 }
 
 std::string CpuExecutable::text() const {

@@ -29,6 +29,7 @@ class CpuExecutable final : public Executable {
   int64_t arena_bytes() const override { return storage_.arena_bytes; }
   int64_t packed_bytes() const override { return library_.packed_bytes; }
   const Storage* storage() const override { return &storage_; }
+  std::vector<size_t> interpreted() const override;
   std::string text() const override;
 
  private:

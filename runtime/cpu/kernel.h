@@ -46,6 +46,8 @@ class Kernel {
   virtual Status run() = 0;
   /// Which implementation it is ("brgconv_1x1:avx512_core"); for text() and profiles.
   virtual std::string text() const { return {}; }
+  /// Whether the interpreter does some of it.
+  virtual bool interprets() const { return false; }
 };
 using KernelPtr = std::unique_ptr<Kernel>;
 
@@ -60,6 +62,7 @@ struct Context {
   const Tuning* tuning = nullptr;
   const LogCallback* log = nullptr;
   const Cancel* cancel = nullptr;
+  DiskCache* cache = nullptr;
 };
 
 /// Not applicable when the library has no such kernel (it is interpreted then); errors:
@@ -113,6 +116,10 @@ Applicable<KernelPtr> make_softmax_topk(Context&, const KernelCall&);
 Applicable<KernelPtr> make_recurrent(Context&, const KernelCall&);
 /// The machine code that make_recurrent will ask for; none for other works.
 Applicable<std::vector<CpuJit::Request>> recurrent_requests(Context&, const KernelCall&);
+/// Scan, Loop and If whose graphs are planned.
+Applicable<KernelPtr> make_control(Context&, const KernelCall&);
+/// GatherElements, scatters, OneHot, ArgMax, ArgMin and TopK.
+Applicable<KernelPtr> make_indexed(Context&, const KernelCall&);
 Applicable<KernelPtr> make_resize(Context&, const KernelCall&);
 Applicable<KernelPtr> make_norm(Context&, const KernelCall&);
 Applicable<KernelPtr> make_copy(Context&, const KernelCall&);

@@ -36,6 +36,7 @@ class CudaExecutable final : public Executable {
   int64_t arena_bytes() const override { return storage_.arena_bytes; }
   int64_t packed_bytes() const override { return constants_.bytes(); }
   const Storage* storage() const override { return &storage_; }
+  std::vector<size_t> interpreted() const override;
   std::string text() const override;
 
  private:

@@ -53,6 +53,8 @@ class Kernel {
   int64_t launched() const { return launched_; }
   /// Which implementation it is; for text() and profiles.
   virtual std::string text() const { return {}; }
+  /// Whether the interpreter does it, on the host.
+  virtual bool interprets() const { return false; }
 
  protected:
   /// For every such call: counts those that went well.

@@ -41,6 +41,7 @@ class Interpreted final : public Kernel {
       if (outputs_[k].slot >= 0) binder.cell(outputs_[k].slot, &targets_[k]);
   }
   std::string text() const override { return "interpret"; }
+  bool interprets() const override { return true; }
 
   Status run() override {
     const OneKernel one;  // layouts and types are what the interpreter's call costs

@@ -74,9 +74,9 @@ void take_tail(std::span<const Step> steps, Tensors& t) {
   t.count = static_cast<int>(steps.size());
 }
 
-class Product final : public Kernel {
+class ProductKernel final : public Kernel {
  public:
-  Product(const Shape& s, const Functions& f)
+  ProductKernel(const Shape& s, const Functions& f)
       : s_(s), f_(f), blocks_(channel_blocks(parts(s.k, f.lanes))) {}
 
   Applicable<> build(const KernelCall& call) {
@@ -168,7 +168,7 @@ Applicable<KernelPtr> make_product(Context& context, const KernelCall& call) {
   FERRULE_ASSIGN(Shape s, shape_of(call));
   const Functions* f = product_functions(context);
   if (!f) return refuse(call, "neither AVX-512 nor AVX2 here");
-  auto kernel = std::make_unique<Product>(s, *f);
+  auto kernel = std::make_unique<ProductKernel>(s, *f);
   FERRULE_TRY(kernel->build(call));
   const Tensor& weights = *call.inputs[kW].constant;
   const int lanes = f->lanes;

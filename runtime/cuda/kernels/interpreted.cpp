@@ -37,6 +37,7 @@ class Interpreted final : public Kernel {
   }
   bool capturable() const override { return false; }
   std::string text() const override { return "interpret on the host"; }
+  bool interprets() const override { return true; }
 
   Status enqueue(Stream stream) override {
     std::vector<Tensor> tensors(inputs_.size());

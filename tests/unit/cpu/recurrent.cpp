@@ -85,7 +85,7 @@ std::vector<Tensor> interpreted(const Harness& h, const std::vector<Tensor>& ten
   return *y;
 }
 
-void check(const Cell& c, const std::vector<Tensor>& tensors) {
+void check_cell(const Cell& c, const std::vector<Tensor>& tensors) {
   CAPTURE(c.op);
   CAPTURE(c.seed);
   CAPTURE(c.direction);
@@ -104,7 +104,7 @@ void check(const Cell& c, const std::vector<Tensor>& tensors) {
     }
   }
 }
-void check(const Cell& c) { check(c, c.operands()); }
+void check_cell(const Cell& c) { check_cell(c, c.operands()); }
 
 /// Threads while it lives.
 class Threads {
@@ -155,7 +155,7 @@ TEST_CASE("recurrent: random attributes and sizes") {
   for (int round = 0; round < 400; ++round) {
     CAPTURE(round);
     const Threads some(1 + round % 5);
-    check(random_cell(rng));
+    check_cell(random_cell(rng));
   }
 }
 
@@ -166,7 +166,7 @@ TEST_CASE("recurrent: every activation") {
       Cell c;
       c.op = "RNN", c.activations = {name}, c.clip = 3;
       if (given) c.alpha = {0.75}, c.beta = {0.125};
-      check(c);
+      check_cell(c);
     }
 }
 
@@ -179,15 +179,15 @@ TEST_CASE("recurrent: large enough to be cut") {
         Cell c;
         c.op = op, c.linear_before_reset = linear, c.steps = 70, c.batch = 2;
         c.input = 130, c.hidden = 200;  // slices of the state
-        check(c);
+        check_cell(c);
         c.lengths = {70, 31};
         c.direction = "bidirectional";
-        check(c);
+        check_cell(c);
         c.lengths.clear();
         c.batch = 64, c.steps = 3, c.hidden = 33, c.layout = true;  // rows of the batch
-        check(c);
+        check_cell(c);
         c.direction = "reverse";
-        check(c);
+        check_cell(c);
       }
   }
 }
@@ -225,7 +225,7 @@ TEST_CASE("recurrent: NaN and infinities stay in their rows") {
           for (double v : tensors[0].to_f64()) x.push_back(static_cast<float>(v));
           x[static_cast<size_t>((2 * c.batch + 1) * c.input + 3)] = special;  // step 2, row 1
           tensors[0] = Tensor::of_f32(tensors[0].dims(), x);
-          check(c, tensors);
+          check_cell(c, tensors);
         }
 }
 
