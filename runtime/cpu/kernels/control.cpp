@@ -113,7 +113,10 @@ class Control : public Kernel {
           .run(cells_[k], place(staged_[k]));
       given_[k] = place(staged_[k]);
     }
-    return steps();
+    Status status = steps();
+    if (!status && status.error().code == Code::cancelled)  // named by what the model has
+      return error(Code::cancelled, escape(layer_), "time is up");
+    return status;
   }
 
  protected:
