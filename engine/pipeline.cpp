@@ -262,7 +262,7 @@ Result<NestedGraphs> fuse_nested(const Graph& g, const Knowledge& knowledge,
   for (NodeId id : g.order()) {
     const Node& n = g.node(id);
     if (n.subgraphs.empty()) continue;
-    const std::string contract = contract_of(g, n, knowledge.ops);
+    const std::string contract = contract_of(n, knowledge.ops);
     if (!knowledge.target.contracts.contains(contract)) continue;
     auto graphs = graphs_of_their_own(knowledge.ops, g, n, contract);
     if (!graphs) {
@@ -293,7 +293,7 @@ Status size_loops(Graph& g, const Knowledge& knowledge) {
   FERRULE_TRY(g.sort());
   for (NodeId id : g.order()) {
     const Node& n = g.node(id);
-    if (n.subgraphs.empty() || n.inputs.size() < 2 || contract_of(g, n, knowledge.ops) != "loop")
+    if (n.subgraphs.empty() || n.inputs.size() < 2 || contract_of(n, knowledge.ops) != "loop")
       continue;
     const size_t carried = std::min(n.outputs.size(), n.inputs.size() - 2);
     bool open = false;

@@ -41,7 +41,7 @@ NestedGraphs nested_of(const Graph& g) {
   for (NodeId id : g.order()) {
     const Node& n = g.node(id);
     if (n.subgraphs.empty()) continue;
-    auto graphs = graphs_of_their_own(operators(), g, n, contract_of(g, n, operators()));
+    auto graphs = graphs_of_their_own(operators(), g, n, contract_of(n, operators()));
     if (!graphs) continue;
     for (NestedGraph& inner : *graphs) inner.nested = nested_of(inner.graph);
     out.emplace(id, std::move(*graphs));
