@@ -115,7 +115,7 @@ class Control : public Kernel {
     }
     Status status = steps();
     if (!status && status.error().code == Code::cancelled)  // named by what the model has
-      return error(Code::cancelled, escape(layer_), "time is up");
+      return error(Code::cancelled, "node \"" + escape(layer_) + "\"", "time is up");
     return status;
   }
 
