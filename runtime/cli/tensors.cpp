@@ -63,7 +63,10 @@ Status check_input(const Port& info, const Tensor& t) {
 /// The sizes of the inputs that nothing gives.
 class Sizes {
  public:
-  explicit Sizes(const std::vector<Port>& wanted) : wanted_(wanted) {}
+  explicit Sizes(const std::vector<Port>& wanted) {
+    for (const Port& p : wanted)
+      if (p.type.shape && p.type.shape->size() > 1) leading_.insert(p.type.shape->front().str());
+  }
 
   /// What a tensor that is there, or --shapes, says of named sizes.
   void learn(const Port& p, const std::vector<int64_t>& dims) {
@@ -80,7 +83,7 @@ class Sizes {
   }
   int64_t one(const Dim& d, int64_t size) const {
     if (auto it = known_.find(d.str()); it != known_.end()) return it->second;
-    return d.evaluate(known_).value_or(leads(d) ? 1 : size);
+    return d.evaluate(known_).value_or(leading_.contains(d.str()) ? 1 : size);
   }
   bool open(const Port& p) const {
     return std::ranges::any_of(*p.type.shape, [&](const Dim& d) {
@@ -98,13 +101,7 @@ class Sizes {
   }
 
  private:
-  bool leads(const Dim& d) const {
-    return std::ranges::any_of(wanted_, [&](const Port& p) {
-      return p.type.shape && p.type.shape->size() > 1 && p.type.shape->front() == d;
-    });
-  }
-
-  const std::vector<Port>& wanted_;
+  std::set<std::string> leading_;  ///< first axes: batches
   std::map<std::string, int64_t> known_;
 };
 
