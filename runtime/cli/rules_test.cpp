@@ -370,10 +370,10 @@ Result<Exit> body(const Common& common, const Options& asked) {
                 {"contracts", contract_coverage(*knowledge->ops.contracts(), chosen)},
                 {"rules", rows}});
   } else {
-    if (coverage)
-      for (const auto& [id, conditions] :
-           contract_coverage(*knowledge->ops.contracts(), chosen).items())
-        std::cout << fmt::format("{:<24} declines {}\n", id, conditions.dump());
+    const json declines =
+        coverage ? contract_coverage(*knowledge->ops.contracts(), chosen) : json::object();
+    for (const auto& [id, conditions] : declines.items())
+      std::cout << fmt::format("{:<24} declines {}\n", id, conditions.dump());
     std::cout << fmt::format(
         "{} rules: {} firing cases, {} holding cases; mutants {} killed, {} implied, {} open; {} "
         "uncovered\n",
