@@ -106,6 +106,16 @@ Status as_status(std::vector<Error> all) {
   return fail(std::move(first));
 }
 
+Status ErrorOfEach::status() {
+  std::vector<Error> errors;
+  for (auto& [_, counted] : all_) {
+    Error& e = counted.first;
+    if (counted.nodes > 1) e.message += fmt::format("; {} nodes, this is the first", counted.nodes);
+    append(errors, std::move(e));
+  }
+  return as_status(std::move(errors));
+}
+
 std::string render(const Error& e) {
   std::string out = fmt::format("error[{}]: {}{}{}", code_name(e.code), e.place,
                                 e.place.empty() ? "" : ": ", e.message);

@@ -2,6 +2,7 @@
 #pragma once
 #include <fmt/format.h>
 
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -25,6 +26,27 @@ tl::unexpected<Error> error(Code c, std::string place, const Args&... args) {
 void append(std::vector<Error>& all, Error e);
 /// No error, or the first one with the others in `more`.
 Status as_status(std::vector<Error> all);
+
+/// What many places of a model lack, as one error for each thing: at its first place, with the
+/// number of nodes.
+class ErrorOfEach {
+ public:
+  /// `at_first()` makes the Error.
+  template <class F>
+  void add(const std::string& thing, F at_first) {
+    auto it = all_.find(thing);
+    if (it == all_.end()) it = all_.emplace(thing, Counted{at_first(), 0}).first;
+    ++it->second.nodes;
+  }
+  Status status();  ///< the first with the others in `more`; they are moved out
+
+ private:
+  struct Counted {
+    Error first;
+    int nodes;
+  };
+  std::map<std::string, Counted> all_;
+};
 
 /// Text for a terminal: "error[code]: place: message", excerpt, "hint: …"; the `more` follow.
 std::string render(const Error& e);

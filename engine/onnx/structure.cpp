@@ -122,15 +122,7 @@ class Walker {
       : functions_(functions), ops_(ops), notes_(notes) {}
 
   /// errors: unknown_operator, each operator once, with its first node, in `more`.
-  Status all_known() {
-    std::vector<Error> errors;
-    for (auto& [_, unknown] : unknown_) {
-      auto& [e, count] = unknown;
-      if (count > 1) e.message += fmt::format("; {} nodes, this is the first", count);
-      append(errors, std::move(e));
-    }
-    return as_status(std::move(errors));
-  }
+  Status all_known() { return unknown_.status(); }
 
   /// `free`: receives the names that are read and not defined inside.
   Status graph(onnx::GraphProto& g, const Opsets& opsets, const Names* outer,
@@ -266,8 +258,8 @@ class Walker {
     if (ops_.find(domain, operator_named(n.op_type()).text())) return {};
     // All of them are named at once: who adds one wants to know how many there are.
     const std::string name = full_name(domain, n.op_type());
-    auto first = error(Code::unknown_operator, place(n), name, version);
-    ++unknown_.try_emplace({name, version}, std::move(first).value(), 0).first->second.second;
+    unknown_.add(fmt::format("{} {}", name, version),
+                 [&] { return error(Code::unknown_operator, place(n), name, version).value(); });
     return {};
   }
 
@@ -316,7 +308,7 @@ class Walker {
     return error(Code::graph_cycle, where, text);
   }
 
-  std::map<std::pair<std::string, int64_t>, std::pair<Error, int>> unknown_;
+  ErrorOfEach unknown_;
   const Functions& functions_;
   const Semantics& ops_;
   std::vector<std::string>& notes_;

@@ -96,19 +96,17 @@ Result<Plan> make_plan(Graph fused, const Target& target, const Semantics& ops,
 
 namespace {
 
-using Lacking =
-    std::map<std::string, std::pair<Error, int>>;  // operator -> at its first node, how many
-
-void lacking(const Graph& g, NodeId id, const Semantics& ops, Lacking& all) {
+void lacking(const Graph& g, NodeId id, const Semantics& ops, ErrorOfEach& all) {
   const Node& n = g.node(id);
   if (!interpretable(n, ops)) {
     const std::string op = n.domain.empty() ? n.op.text() : n.domain + "::" + n.op.text();
-    Error first =
-        required(Refusal(not_applicable(fmt::format("node \"{}\"", escape(n.name)),
-                                        fmt::format("{} (opset {})", escape(op), n.since_opset),
-                                        "neither a kernel nor the interpreter knows it")
-                             .value()));
-    ++all.try_emplace(op, std::move(first), 0).first->second.second;
+    all.add(op, [&] {
+      return required(
+          Refusal(not_applicable(fmt::format("node \"{}\"", escape(n.name)),
+                                 fmt::format("{} (opset {})", escape(op), n.since_opset),
+                                 "neither a kernel nor the interpreter knows it")
+                      .value()));
+    });
   }
   for (const auto& [_, sub] : n.subgraphs)
     for (NodeId inner : sub->order()) lacking(*sub, inner, ops, all);
@@ -117,16 +115,10 @@ void lacking(const Graph& g, NodeId id, const Semantics& ops, Lacking& all) {
 }  // namespace
 
 Status runnable(const Plan& plan, const Semantics& ops) {
-  Lacking all;
+  ErrorOfEach all;
   for (const Layer& l : plan.layers)
     if (l.node && !l.reorder_from) lacking(plan.graph, l.node, ops, all);
-  std::vector<Error> errors;
-  for (auto& [_, lack] : all) {
-    auto& [e, count] = lack;
-    if (count > 1) e.message += fmt::format("; {} nodes, this is the first", count);
-    append(errors, std::move(e));
-  }
-  return as_status(std::move(errors));
+  return all.status();
 }
 
 }  // namespace ferrule

@@ -113,7 +113,6 @@ class ReferenceBackend final : public Backend {
  public:
   std::string_view name() const override { return "reference"; }
   Applicable<std::unique_ptr<Executable>> prepare(const PrepareContext& context) override {
-    FERRULE_TRY(runnable(context.plan, context.ops));
     return std::make_unique<ReferenceExecutable>(context);
   }
 };
