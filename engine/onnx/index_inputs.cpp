@@ -1,7 +1,7 @@
 #include "engine/onnx/index_inputs.h"
 
 #include <algorithm>
-#include <set>
+#include <vector>
 
 #include "engine/graph/operator_name.h"
 #include "engine/semantics/movement.h"
@@ -59,28 +59,28 @@ bool tighter(const Dim& a, const Dim& b) {
 }  // namespace
 
 std::map<ValueId, Dim> index_inputs(const Graph& g) {
-  std::map<ValueId, Dim> out;
-  for (ValueId input : g.inputs()) {
-    if (!is_int(g.value(input).type.dtype)) continue;
-    std::vector<ValueId> open{input};
-    std::set<ValueId> seen{input};
-    while (!open.empty()) {
-      const ValueId v = open.back();
-      open.pop_back();
-      for (const Use& use : g.value(v).uses) {
-        if (use.slot < 0) continue;
-        const Node& n = g.node(use.node);
-        const auto slot = static_cast<size_t>(use.slot);
-        for (const Dim& bound : bounds(g, n, slot)) {
-          auto [it, fresh] = out.emplace(input, bound);
-          if (!fresh && tighter(bound, it->second)) it->second = bound;
-        }
-        if (!passes_on(n, slot)) continue;
-        for (ValueId result : n.outputs)
-          if (result && seen.insert(result).second) open.push_back(result);
-      }
+  std::map<ValueId, Dim>
+      bound;  // of all values; those of a node's results are there before its own
+  const auto take = [&](ValueId v, const Dim& found) {
+    const auto [it, fresh] = bound.emplace(v, found);
+    if (!fresh && tighter(found, it->second)) it->second = found;
+  };
+  const std::vector<NodeId> order = g.order();
+  for (auto id = order.rbegin(); id != order.rend(); ++id) {
+    const Node& n = g.node(*id);
+    for (size_t slot = 0; slot < n.inputs.size(); ++slot) {
+      if (!n.inputs[slot]) continue;
+      for (const Dim& found : bounds(g, n, slot)) take(n.inputs[slot], found);
+      if (!passes_on(n, slot)) continue;
+      for (ValueId result : n.outputs)
+        if (const auto it = bound.find(result); it != bound.end())
+          take(n.inputs[slot], Dim(it->second));
     }
   }
+  std::map<ValueId, Dim> out;
+  for (ValueId input : g.inputs())
+    if (const auto it = bound.find(input); it != bound.end() && is_int(g.value(input).type.dtype))
+      out.insert(*it);
   return out;
 }
 
