@@ -41,6 +41,22 @@ struct PrepareContext {
   const Cancel* cancel = nullptr;  ///< asked before every launch, and inside interpreted layers
 };
 
+/// Which of an executable's steps are those of one layer.
+struct LayerSteps {
+  size_t begin = 0, end = 0;
+};
+/// Layers with a step whose kernel interprets.
+template <class Step>
+std::vector<size_t> interpreted_layers(const std::vector<LayerSteps>& layers,
+                                       const std::vector<Step>& steps) {
+  std::vector<size_t> out;
+  for (size_t layer = 0; layer < layers.size(); ++layer)
+    for (size_t k = layers[layer].begin; k < layers[layer].end; ++k)
+      if (steps[k].kernel->interprets() && (out.empty() || out.back() != layer))
+        out.push_back(layer);
+  return out;
+}
+
 /// A plan bound to memory. One run at a time; running needs no allocation unless a layer is
 /// interpreted.
 class Executable {

@@ -496,15 +496,6 @@ void CpuExecutable::report_results(size_t layer, RunObserver& observer) const {
   observer.layer_results(layer, values, tensors);
 }
 
-std::vector<size_t> CpuExecutable::interpreted() const {
-  std::vector<size_t> out;
-  for (size_t layer = 0; layer < layers_.size(); ++layer)
-    for (size_t k = layers_[layer].begin; k < layers_[layer].end; ++k)
-      if (steps_[k].kernel->interprets() && (out.empty() || out.back() != layer))
-        out.push_back(layer);
-  return out;
-}
-
 std::string CpuExecutable::text() const {
   std::string out = fmt::format("arena {} bytes, packed constants {} bytes\n", storage_.arena_bytes,
                                 library_.packed_bytes);

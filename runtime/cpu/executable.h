@@ -29,7 +29,7 @@ class CpuExecutable final : public Executable {
   int64_t arena_bytes() const override { return storage_.arena_bytes; }
   int64_t packed_bytes() const override { return library_.packed_bytes; }
   const Storage* storage() const override { return &storage_; }
-  std::vector<size_t> interpreted() const override;
+  std::vector<size_t> interpreted() const override { return interpreted_layers(layers_, steps_); }
   std::string text() const override;
 
  private:
@@ -52,9 +52,6 @@ class CpuExecutable final : public Executable {
     int step = 0;                ///< number among all launches, views included
     bool serial = false;  ///< a library call too small to be split; others decide by their grain
     bool hides_nan = false, last_to_hide = false;
-  };
-  struct LayerSteps {
-    size_t begin = 0, end = 0;  ///< of steps_
   };
   class SlotBinder;
 

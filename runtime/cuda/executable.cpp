@@ -134,15 +134,6 @@ Applicable<KernelPtr> CudaExecutable::make_kernel(Context& context, const Launch
   return not_applicable(escape(call.layer), escape(l.called), "no kernel");
 }
 
-std::vector<size_t> CudaExecutable::interpreted() const {
-  std::vector<size_t> out;
-  for (size_t layer = 0; layer < layers_.size(); ++layer)
-    for (size_t k = layers_[layer].begin; k < layers_[layer].end; ++k)
-      if (steps_[k].kernel->interprets() && (out.empty() || out.back() != layer))
-        out.push_back(layer);
-  return out;
-}
-
 Status CudaExecutable::allocate(const Limits& limits, std::vector<int64_t> scratch) {
   place(storage_, scratch);
   if (limits.memory_bytes && storage_.arena_bytes > limits.memory_bytes)

@@ -36,14 +36,11 @@ class CudaExecutable final : public Executable {
   int64_t arena_bytes() const override { return storage_.arena_bytes; }
   int64_t packed_bytes() const override { return constants_.bytes(); }
   const Storage* storage() const override { return &storage_; }
-  std::vector<size_t> interpreted() const override;
+  std::vector<size_t> interpreted() const override { return interpreted_layers(layers_, steps_); }
   std::string text() const override;
 
  private:
   using Step = GpuStep<KernelPtr>;
-  struct LayerSteps {
-    size_t begin = 0, end = 0;  ///< of steps_
-  };
   struct Segment : GpuSegment {
     GraphExec graph = nullptr;
     int64_t kernels = 0;  ///< that `graph` holds
