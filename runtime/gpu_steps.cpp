@@ -71,16 +71,6 @@ bool gpu_library(Work work) {
     case Work::lstm:
     case Work::gru:
     case Work::rnn:
-    case Work::scan:
-    case Work::loop:
-    case Work::branch:
-    case Work::gather_elements:
-    case Work::scatter_elements:
-    case Work::scatter_nd:
-    case Work::one_hot:
-    case Work::argmax:
-    case Work::argmin:
-    case Work::topk:
     case Work::transpose:
     case Work::gather:
     case Work::reorder:

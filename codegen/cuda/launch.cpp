@@ -85,16 +85,6 @@ class Planner {
       case Work::gru:
       case Work::rnn:
       case Work::own:
-      case Work::scan:
-      case Work::loop:
-      case Work::branch:
-      case Work::gather_elements:
-      case Work::scatter_elements:
-      case Work::scatter_nd:
-      case Work::one_hot:
-      case Work::argmax:
-      case Work::argmin:
-      case Work::topk:
       case Work::other:
         break;
     }

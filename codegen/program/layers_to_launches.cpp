@@ -78,10 +78,9 @@ class LayerLowering {
 
   Launch launch(Launch::Kind kind, Work work, std::string called, NodeId node) const {
     Launch l;
-    const bool own = kind == Launch::Kind::library && work == Work::other;
     l.kind = kind;
-    l.work = own ? Work::own : work;
-    l.called = own ? layer_.contract : std::move(called);
+    l.work = kind == Launch::Kind::library && work == Work::other ? Work::own : work;
+    l.called = std::move(called);
     l.graph = &graph();
     l.roles = node_.roles.get();
     l.node = node;

@@ -13,29 +13,19 @@ struct ContractWork {
   Work work;
 };
 constexpr ContractWork kWorks[] = {
-    {"argmax", Work::argmax},
-    {"argmin", Work::argmin},
     {"attention", Work::attention},
-    {"branch", Work::branch},
     {"conv", Work::convolution},
     {"conv_pool", Work::window_chain},
     {"deconv", Work::deconvolution},
     {"depthwise_pointwise", Work::window_chain},
-    {"gather_elements", Work::gather_elements},
     {"gemm", Work::product},
     {"gru", Work::gru},
-    {"loop", Work::loop},
     {"lstm", Work::lstm},
     {"norm", Work::norm},
-    {"one_hot", Work::one_hot},
     {"pool", Work::average_pool},
     {"resize", Work::resize},
     {"rnn", Work::rnn},
-    {"scan", Work::scan},
-    {"scatter_elements", Work::scatter_elements},
-    {"scatter_nd", Work::scatter_nd},
     {"softmax_topk", Work::softmax_topk},
-    {"topk", Work::topk},
 };
 
 Work pooling_work(Pooling p) {

@@ -25,16 +25,6 @@ enum class Work : uint8_t {
   lstm,
   gru,
   rnn,
-  scan,    ///< of graphs that are planned: step by step along an axis,
-  loop,    ///< while a condition holds,
-  branch,  ///< one of two
-  gather_elements,
-  scatter_elements,
-  scatter_nd,
-  one_hot,
-  argmax,
-  argmin,
-  topk,
   window_chain,  ///< windows that slide over each other's results
   transpose,
   gather,   ///< one axis' places are read from a tensor

@@ -284,7 +284,7 @@ Applicable<KernelPtr> CpuExecutable::make_kernel(Context& context, size_t layer,
       case Launch::Kind::copy:
         return call.region ? make_pieces(context, call) : make_copy(context, call);
       case Launch::Kind::library:
-        if (Factory f = l.work == Work::own               ? own_factory(l.called)
+        if (Factory f = l.work == Work::own ? own_factory(plan_.layers[layer].contract)
                         : implementations(l.work).empty() ? library_factory(l.work)
                                                           : make_chosen)
           return call.dense() ? make_library_kernel(context, call, f)

@@ -116,10 +116,6 @@ Applicable<KernelPtr> make_softmax_topk(Context&, const KernelCall&);
 Applicable<KernelPtr> make_recurrent(Context&, const KernelCall&);
 /// The machine code that make_recurrent will ask for; none for other works.
 Applicable<std::vector<CpuJit::Request>> recurrent_requests(Context&, const KernelCall&);
-/// Scan, Loop and If whose graphs are planned.
-Applicable<KernelPtr> make_control(Context&, const KernelCall&);
-/// GatherElements, scatters, OneHot, ArgMax, ArgMin and TopK.
-Applicable<KernelPtr> make_indexed(Context&, const KernelCall&);
 Applicable<KernelPtr> make_resize(Context&, const KernelCall&);
 Applicable<KernelPtr> make_norm(Context&, const KernelCall&);
 Applicable<KernelPtr> make_copy(Context&, const KernelCall&);

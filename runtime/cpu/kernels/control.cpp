@@ -350,6 +350,8 @@ class BranchKernel final : public Control {
 
 template <class K>
 Applicable<KernelPtr> built(Context& context, const KernelCall& call) {
+  if (!call.nested)
+    return not_applicable(escape(call.layer), call.node->op.text(), "its graphs are not planned");
   auto kernel = std::make_unique<K>(call);
   FERRULE_TRY(kernel->build(context));
   return kernel;
@@ -357,11 +359,13 @@ Applicable<KernelPtr> built(Context& context, const KernelCall& call) {
 
 }  // namespace
 
-Applicable<KernelPtr> make_control(Context& context, const KernelCall& call) {
-  if (!call.nested)
-    return not_applicable(escape(call.layer), call.node->op.text(), "its graphs are not planned");
-  if (call.work == Work::scan) return built<ScanKernel>(context, call);
-  if (call.work == Work::loop) return built<LoopKernel>(context, call);
+Applicable<KernelPtr> make_scan(Context& context, const KernelCall& call) {
+  return built<ScanKernel>(context, call);
+}
+Applicable<KernelPtr> make_loop(Context& context, const KernelCall& call) {
+  return built<LoopKernel>(context, call);
+}
+Applicable<KernelPtr> make_branch(Context& context, const KernelCall& call) {
   return built<BranchKernel>(context, call);
 }
 

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <numeric>
 #include <optional>
 #include <variant>
@@ -445,27 +446,12 @@ class Taker {
  public:
   explicit Taker(const KernelCall& call) : call_(call) {}
 
-  Applicable<KernelPtr> make() const {
+  Applicable<> plain() const {
     for (const auto* operands : {&call_.inputs, &call_.outputs})
       for (const Operand& o : *operands)
         if (o.present() && !o.lies(Layout::plain)) return refuse("another layout");
-    switch (call_.work) {
-      case Work::gather_elements:
-        return gather_elements();
-      case Work::scatter_elements:
-        return scatter_elements();
-      case Work::scatter_nd:
-        return scatter_nd();
-      case Work::one_hot:
-        return one_hot();
-      case Work::topk:
-        return topk();
-      default:
-        return arg();
-    }
+    return {};
   }
-
- private:
   tl::unexpected<NotApplicable> refuse(std::string_view why) const {
     return not_applicable(escape(call_.layer), call_.node->op.text(), why);
   }
@@ -542,11 +528,11 @@ class Taker {
                                           product_of(x().dims, *a, x().dims.size()));
   }
 
-  Applicable<KernelPtr> arg() const {
+  Applicable<KernelPtr> arg(bool largest) const {
     const auto a = axis(0, x().rank());
     if (!a || !numbers(x()) || x().dims[*a] == 0)
       return refuse("an axis or elements it cannot search");
-    return std::make_unique<ArgKernel>(call_, *a, call_.work == Work::argmax);
+    return std::make_unique<ArgKernel>(call_, *a, largest);
   }
 
   Applicable<KernelPtr> topk() const {
@@ -565,8 +551,36 @@ class Taker {
   const KernelCall& call_;
 };
 
+/// `kernel(taker)` makes it.
+template <class F>
+Applicable<KernelPtr> taken(const KernelCall& call, F kernel) {
+  const Taker taker(call);
+  FERRULE_TRY(taker.plain());
+  return std::invoke(kernel, taker);
+}
+
 }  // namespace
 
-Applicable<KernelPtr> make_indexed(Context&, const KernelCall& call) { return Taker(call).make(); }
+Applicable<KernelPtr> make_gather_elements(Context&, const KernelCall& call) {
+  return taken(call, &Taker::gather_elements);
+}
+Applicable<KernelPtr> make_scatter_elements(Context&, const KernelCall& call) {
+  return taken(call, &Taker::scatter_elements);
+}
+Applicable<KernelPtr> make_scatter_nd(Context&, const KernelCall& call) {
+  return taken(call, &Taker::scatter_nd);
+}
+Applicable<KernelPtr> make_one_hot(Context&, const KernelCall& call) {
+  return taken(call, &Taker::one_hot);
+}
+Applicable<KernelPtr> make_argmax(Context&, const KernelCall& call) {
+  return taken(call, [](const Taker& t) { return t.arg(true); });
+}
+Applicable<KernelPtr> make_argmin(Context&, const KernelCall& call) {
+  return taken(call, [](const Taker& t) { return t.arg(false); });
+}
+Applicable<KernelPtr> make_topk(Context&, const KernelCall& call) {
+  return taken(call, &Taker::topk);
+}
 
 }  // namespace ferrule::cpu

@@ -41,18 +41,6 @@ Factory library_factory(Work work) {
     case Work::gru:
     case Work::rnn:
       return make_recurrent;
-    case Work::scan:
-    case Work::loop:
-    case Work::branch:
-      return make_control;
-    case Work::gather_elements:
-    case Work::scatter_elements:
-    case Work::scatter_nd:
-    case Work::one_hot:
-    case Work::argmax:
-    case Work::argmin:
-    case Work::topk:
-      return make_indexed;
     case Work::window_chain:
       return make_window_chain;
     case Work::attention:
