@@ -29,6 +29,7 @@ Result<Imported> finish(std::unique_ptr<Model> m, ExternalRoots roots, const Imp
   const Limits& limits = limits_of(options);
   Imported out;
   FERRULE_ASSIGN(Opsets opsets, read_opsets(m->opset_import(), "model"));
+  FERRULE_TRY(write_functions(*m, ops, limits));
   FERRULE_ASSIGN(Functions functions, read_functions(*m, limits));
   FERRULE_TRY(check_structure(*m, functions, ops, limits, out.notes));
   FERRULE_TRY(run_checker(*m, functions, ops));

@@ -43,6 +43,11 @@ Result<std::unique_ptr<Model>> parse_text(std::string_view text, int64_t opset);
 // --- contents.cpp
 FileContents contents_of(const Model& m);
 
+// --- functions.cpp
+/// Gives the model the functions that `ops` writes the operators of its nodes in.
+/// errors: formula_invalid, bad_attribute, unsupported_operator, limit_exceeded.
+Status write_functions(Model& m, const Semantics& ops, const Limits& limits);
+
 // --- structure.cpp: what must hold before anything walks the model freely
 using Opsets = std::map<std::string, int64_t>;
 Result<Opsets> read_opsets(

@@ -9,6 +9,7 @@
 
 #include "engine/graph/operator_name.h"
 #include "engine/onnx/internal.h"
+#include "engine/onnx/schema.h"
 #include "engine/semantics/infer.h"
 
 namespace ferrule {
@@ -370,6 +371,18 @@ Status infer_declared(Graph& g, NodeId id, const Semantics& ops, std::vector<std
   return {};
 }
 
+/// Results that the operator need not give and nobody reads: exporters name all of them.
+void drop_unread(Graph& g, NodeId id) {
+  if (g.node(id).outputs.size() < 2) return;
+  const OperatorSchema* schema = operator_schema(g.node(id));
+  for (size_t k = schema ? g.node(id).outputs.size() : 0; k-- > 0;) {
+    const ValueId v = g.output(id, k);
+    if (v && k < schema->outputs.size() && schema->outputs[k].optional && g.value(v).uses.empty() &&
+        !g.escapes(v))
+      g.detach_output(id, k);
+  }
+}
+
 Status normalize_graph(Graph& g, bool nested, const Semantics& ops,
                        std::vector<std::string>* notes);
 
@@ -389,6 +402,7 @@ Status normalize_node(Graph& g, NodeId id, bool nested, const Semantics& ops,
   if (const auto* newest = onnx::OpSchemaRegistry::Schema(c.op, n.domain))
     fill_defaults(c, *newest);
   g.set_operator(id, operator_named(c.op), std::move(c.attrs));
+  drop_unread(g, id);
   Status status = infer_declared(g, id, ops, notes);
   // What would fail in a branch may never run (infer_nested).
   if (!status && nested && notes && status.error().code == Code::bad_shape) {

@@ -10,6 +10,7 @@
 #include "engine/base/yaml.h"
 #include "engine/semantics/formula.h"
 #include "engine/semantics/formula_check.h"
+#include "engine/semantics/lower_formula.h"
 #include "engine/semantics/region_programs.h"
 
 namespace ferrule {
@@ -77,6 +78,20 @@ class EntryReader {
     return std::move(f_);
   }
 
+  /// The same for an operator that is written in other ones.
+  FunctionText read_function() {
+    r_.keys(n_, {"op", "domain", "in", "out", "attrs", "body", "source", "doc"});
+    if (const yaml::Node* v = r_.required(n_, "op")) f_.op = r_.string(*v);
+    if (const yaml::Node* v = r_.required(n_, "domain")) f_.domain = r_.string(*v);
+    if (const yaml::Node* v = r_.required(n_, "in")) inputs(*v);
+    if (const yaml::Node* v = n_.find("attrs")) attributes(*v);
+    FunctionText out{f_.op, f_.domain, f_.inputs, {}, f_.attrs, f_.required, optional_, {}, {}, {}};
+    if (const yaml::Node* v = n_.find("source")) out.source = r_.string(*v);
+    out.place = r_.source().place(n_.line, n_.column);
+    ferrule::read_function(n_, r_, out);
+    return out;
+  }
+
   bool replaces = false;  ///< the entry says that it stands for an earlier one of its operator
 
  private:
@@ -107,6 +122,8 @@ class EntryReader {
         f_.attrs[key.text] = value.text;
       } else if (value.text == "required") {
         f_.required.push_back(key.text);
+      } else if (value.text == "optional" && n_.find("body")) {
+        optional_.push_back(key.text);
       } else if (auto i = yaml::parse_integer(value.text)) {
         f_.attrs[key.text] = *i;
       } else if (auto d = yaml::parse_number(value.text)) {
@@ -239,9 +256,11 @@ class EntryReader {
   Reader& r_;
   const yaml::Node& n_;
   OpFormula f_;
+  std::vector<std::string> optional_;  ///< attributes, of functions
 };
 
 using Map = std::map<std::string, OpFormula, std::less<>>;
+using FunctionMap = std::map<std::string, FunctionText, std::less<>>;
 
 /// Whether what knows the operators only by their operands and results (inference, shapes) may take
 /// one for the other.
@@ -290,13 +309,37 @@ void enter(OpFormula f, bool replaces, const yaml::Node& at, Map& all,
   }
 }
 
-void read_ops(const yaml::Document& doc, Map& all, std::set<std::string>& places, Reader& r) {
+void read_functions(const yaml::Node& list, const Map& all, FunctionMap& functions, Reader& r) {
+  if (!r.expect(list, yaml::Node::Kind::sequence, "functions")) return;
+  for (const yaml::Node& n : list.items) {
+    if (!r.expect(n, yaml::Node::Kind::map, "a function")) continue;
+    const size_t before = r.count();
+    FunctionText f = EntryReader(r, n).read_function();
+    if (r.count() != before) continue;
+    const std::string key = key_of(f.domain, f.op);
+    const auto formula = all.find(key);
+    const auto function = functions.find(key);
+    if (formula == all.end() && (function == functions.end() || function->second.place == f.place))
+      functions.insert_or_assign(key, std::move(f));
+    else
+      r.error(n,
+              fmt::format(
+                  "operator {} is described at {} already", escape(key),
+                  escape(formula == all.end() ? function->second.place : formula->second.place)),
+              "give yours a domain", Code::formula_invalid);
+  }
+}
+
+void read_ops(const yaml::Document& doc, Map& all, FunctionMap& functions,
+              std::set<std::string>& places, Reader& r) {
   if (!r.expect(doc.root, yaml::Node::Kind::map, "an operator file")) return;
-  r.keys(doc.root, {"ferrule", "doc", "ops"});
+  r.keys(doc.root, {"ferrule", "doc", "ops", "functions"});
   if (const yaml::Node* v = r.required(doc.root, "ferrule");
       v && (doc.root.entries.front().first.text != "ferrule" || v->text != "1"))
     r.error(doc.root, "the file does not begin with \"ferrule: 1\"", "");
-  const yaml::Node* ops = r.required(doc.root, "ops");
+  const yaml::Node* written = doc.root.find("functions");
+  const yaml::Node* ops = written ? doc.root.find("ops") : r.required(doc.root, "ops");
+  if (written) read_functions(*written, all, functions, r);
   if (!ops || !r.expect(*ops, yaml::Node::Kind::sequence, "ops")) return;
   std::set<std::string> seen;
   for (const yaml::Node& n : ops->items) {
@@ -331,6 +374,7 @@ Result<Inferred> Semantics::infer_by_schema(const Graph& g, const Node& n) const
 
 Result<Semantics> Semantics::load(std::span<const std::string> rule_dirs, BySchema by_schema) {
   Map all;
+  FunctionMap functions;
   std::set<std::string> places;
   std::vector<Error> errors;
   for (const std::string& dir : rule_dirs) {
@@ -339,7 +383,7 @@ Result<Semantics> Semantics::load(std::span<const std::string> rule_dirs, BySche
       Status ok = doc ? Status{} : Status(fail(doc.error()));
       if (doc) {
         Reader r(doc->source);
-        read_ops(*doc, all, places, r);
+        read_ops(*doc, all, functions, places, r);
         ok = r.status();
       }
       if (!ok) errors.push_back(std::move(ok).error());
@@ -348,6 +392,7 @@ Result<Semantics> Semantics::load(std::span<const std::string> rule_dirs, BySche
   if (errors.empty()) {
     Semantics table(by_schema);
     table.ops_ = std::make_shared<const Map>(std::move(all));
+    table.functions_ = std::make_shared<const FunctionMap>(std::move(functions));
     for (const auto& [_, f] : *table.ops_) table.by_op_.emplace(f.op, &f);
     table.programs_ = std::make_shared<RegionPrograms>();
     return table;
@@ -360,6 +405,11 @@ const OpFormula* Semantics::find(std::string_view domain, std::string_view op) c
   for (auto [it, end] = by_op_.equal_range(op); it != end; ++it)
     if (it->second->domain == domain) return it->second;
   return nullptr;
+}
+
+const FunctionText* Semantics::function(std::string_view domain, std::string_view op) const {
+  const auto it = functions_->find(key_of(domain, op));
+  return it == functions_->end() ? nullptr : &it->second;
 }
 
 bool Semantics::in_class(const ferrule::Node& n, std::string_view cls) const {

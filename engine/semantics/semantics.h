@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/base/result.h"
+#include "engine/semantics/function_text.h"
 #include "engine/semantics/op_formula.h"
 
 namespace ferrule {
@@ -43,6 +44,9 @@ class Semantics {
                                 BySchema by_schema = nullptr);
   const OpFormula* find(std::string_view domain, std::string_view op) const;
   const OpFormula* find(const Node& n) const { return find(n.domain, n.op.text()); }
+  /// The operator as other ones; null: it is not written so.
+  const FunctionText* function(std::string_view domain, std::string_view op) const;
+  const std::map<std::string, FunctionText, std::less<>>& functions() const { return *functions_; }
   bool pointwise(const Node& n) const {
     const OpFormula* f = find(n);
     return f && f->pointwise();
@@ -68,6 +72,8 @@ class Semantics {
   using Map = std::map<std::string, OpFormula, std::less<>>;
   std::shared_ptr<const Map> ops_ =
       std::make_shared<const Map>();  ///< copies of the table share it
+  std::shared_ptr<const std::map<std::string, FunctionText, std::less<>>> functions_ =
+      std::make_shared<const std::map<std::string, FunctionText, std::less<>>>();
   std::unordered_multimap<std::string_view, const OpFormula*>
       by_op_;  ///< of ops_, for find(): asked for every node
   std::shared_ptr<RegionPrograms> programs_;

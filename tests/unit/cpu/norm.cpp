@@ -22,7 +22,7 @@ void set_up(Harness& h, const std::vector<Tensor>& tensors, double epsilon, Layo
   h.output(DType::f32, tensors[0].dims(), layout, in_place ? 0 : -1);
 }
 
-std::vector<double> interpreted(const Harness& h, const std::vector<Tensor>& tensors) {
+std::vector<double> interpreted_in_f64(const Harness& h, const std::vector<Tensor>& tensors) {
   std::vector<const Tensor*> pointers;
   for (const Tensor& t : tensors) pointers.push_back(&t);
   auto y = interpret_node(h.graph, h.node, pointers, {});
@@ -52,7 +52,7 @@ TEST_CASE("batch normalisation: ranks and layouts") {
           const auto tensors = operands(d);
           Harness h("BatchNormalization");
           set_up(h, tensors, epsilon, layout, in_place);
-          const auto want = interpreted(h, tensors);
+          const auto want = interpreted_in_f64(h, tensors);
           check_close(h.run(make_norm), want);
           CHECK(h.text.starts_with("norm:generated:"));
         }
@@ -64,7 +64,7 @@ TEST_CASE("batch normalisation: operands of two layouts") {
   Harness h("BatchNormalization");
   set_up(h, tensors, 1e-5, Layout::channels_last);
   h.call.outputs[0].layout = Layout::plain;
-  const auto want = interpreted(h, tensors);
+  const auto want = interpreted_in_f64(h, tensors);
   check_close(h.run(make_norm), want);
 }
 

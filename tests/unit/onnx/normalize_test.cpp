@@ -9,6 +9,7 @@
 
 #include "engine/graph/text.h"
 #include "engine/onnx/import.h"
+#include "tests/support/paths.h"
 #include "tests/unit/onnx/wire.h"
 
 using namespace ferrule;
@@ -200,6 +201,106 @@ TEST_CASE("import: operators that formulas describe") {
   auto r = import_text(text, options);
   REQUIRE_MESSAGE(r, (r ? std::string() : render(r.error())));
   CHECK(str(r->graph.value(r->graph.outputs()[0]).type) == "f32[2,3]");
+}
+
+TEST_CASE("import: operators that are written in others become functions of the model") {
+  std::string dir = (std::filesystem::temp_directory_path() / "ferrule-written-XXXXXX").string();
+  REQUIRE(mkdtemp(dir.data()));
+  std::filesystem::create_directory(dir + "/ops");
+  const auto imported = [&](const std::string& body, const std::string& call,
+                            const Limits& limits = {}) -> std::string {
+    std::ofstream(dir + "/ops/mine.yaml")
+        << "ferrule: 1\nfunctions:\n  - op: Mine\n    domain: my\n    in: [x, 'b?', 'xs...']\n"
+           "    out: [y, z]\n    attrs: {k: 2, mode: \"soft\", p: optional, q: required}\n    "
+           "body:\n"
+        << body;
+    const std::vector<std::string> dirs{rules_dir(), dir};
+    const auto ops = Semantics::load(dirs);
+    if (!ops) return render(ops.error());
+    ImportOptions options;
+    options.ops = &*ops;
+    options.limits = &limits;
+    auto r = import_text(
+        "<ir_version: 10, opset_import: [\"\": 18, \"my\": 1]>\ng (float[2,3] x, float[3] b, "
+        "float[2,3] c) => (float[] y) { " +
+            call + " }",
+        options);
+    if (!r) return render(r.error());
+    std::string out;
+    for (NodeId n : r->graph.order()) {
+      const Node& node = r->graph.node(n);
+      if (node.op == "Identity") continue;  // results that the call does not want
+      out += node.op.text() + " ";
+      for (const auto& [name, a] : node.attrs.items())
+        if (name == "alpha" || name == "axis") out += name + "=" + str(a) + " ";
+    }
+    return out;
+  };
+  const std::string z = "      - z = Identity(x)\n";
+  const std::string plain = z + "      - y = Relu(x)\n";
+  CHECK(imported(plain, "y = my.Mine<q = 1>(x)") == "Relu ");
+  SUBCASE("choices are made by attributes and by what is there") {
+    const std::string body =
+        z +
+        "      - {if: present(b) and mode == 'soft', then: 's = Add(x, b)', else: s = Neg(x)}\n"
+        "      - {if: present(p), then: 'y = LeakyRelu<alpha: float = $(p)>(s)', else: "
+        "['t = Abs(s)', 'y = Elu<alpha: float = $(k * 2 + q)>(t)']}\n";
+    CHECK(imported(body, "y = my.Mine<q = 1>(x, b)") == "Add Abs Elu alpha=5 ");
+    CHECK(imported(body, "y = my.Mine<q = 1, mode = \"hard\">(x, b)") == "Neg Abs Elu alpha=5 ");
+    CHECK(imported(body, "y = my.Mine<q = 1, k = 3, p = 0.5>(x)") == "Neg LeakyRelu alpha=0.5 ");
+  }
+  SUBCASE("lists, ranks and results that are wanted") {
+    const std::string body =
+        z +
+        "      - y = Concat<axis = $(x_rank - 1)>(x\n      - {for: i, below: count(xs), do: ', "
+        "xs$(i)'}\n      - )\n";
+    CHECK(imported(body, "y = my.Mine<q = 1>(x, , c, c)") == "Concat axis=1 ");
+    CHECK(imported(z + "      - {if: present(z), then: y = Relu(x), else: y = Abs(x)}\n",
+                   "y, w = my.Mine<q = 1>(x)") == "Relu ");
+  }
+  SUBCASE("a call inside a branch, and one of another") {
+    CHECK(imported(plain +
+                       "  - {op: Other, domain: my, in: [x], out: [y], body: 'v, w = my.Mine<q = "
+                       "1>(x)\n\n      y = Neg(v)'}\n",
+                   "y = my.Other(x)") == "Relu Neg ");
+  }
+  SUBCASE("what is wrong is said with its place") {
+    const auto wrong = [&](const std::string& body, const std::string& call) {
+      return imported(body, call);
+    };
+    const auto has = [](const std::string& text, const std::string& part) {
+      INFO(text);
+      CHECK(text.find(part) != text.npos);
+    };
+    has(wrong(plain, "y = my.Mine(x)"), "attribute q: it is missing");
+    has(wrong(z + "      - 'y = Elu<alpha: float = $(nobody)>(x)'\n", "y = my.Mine<q = 1>(x)"),
+        "mine.yaml:3:5: function Mine: \"nobody\" is no attribute");
+    has(wrong(z + "      - 'y = Elu<alpha: float = $(k +>(x)'\n", "y = my.Mine<q = 1>(x)"),
+        "without its closing parenthesis");
+    has(wrong(z + "      - y = Elu<alpha = >(x\n", "y = my.Mine<q = 1>(x)"), "function Mine: ");
+    has(wrong(z + "      - {if: k == 2, then: {refuse: two is too few}}\n",
+              "y = my.Mine<q = 1>(x)"),
+        "two is too few");
+    has(wrong(z, "y = my.Mine<q = 1>(x)"), "is produced by nothing");
+    has(wrong(z + "      - y, w = my.Mine<q = 1>(x)\n", "y = my.Mine<q = 1>(x)"), "calls itself");
+    Limits few;
+    few.functions = 0;
+    has(imported(plain, "y = my.Mine<q = 1>(x)", few), "the number of functions");
+    has(wrong(plain + "  - {op: Mine, domain: my, in: [x], out: [y], body: y = Relu(x)}\n",
+              "y = my.Mine<q = 1>(x)"),
+        "is described at");
+  }
+  std::filesystem::remove_all(dir);
+}
+
+TEST_CASE("import: results that nobody reads are not asked for") {
+  auto r = import_text(
+      "g (float[2,3] x, float[3] s) => (float[] y) { y, mean, dev = LayerNormalization(x, s) }");
+  REQUIRE_MESSAGE(r, (r ? std::string() : render(r.error())));
+  CHECK(r->graph.node(r->graph.order()[0]).outputs.size() == 1);
+  r = import_text("g (float[2,4] x) => (float[] y) { y, z = Split<axis = 1, num_outputs = 2>(x) }");
+  REQUIRE_MESSAGE(r, (r ? std::string() : render(r.error())));
+  CHECK(r->graph.node(r->graph.order()[0]).outputs.size() == 2);
 }
 
 TEST_CASE("import: every kind of constant") {

@@ -1,0 +1,241 @@
+"""The operators of rules/ops/contrib_functions.yaml against ONNX Runtime's own kernels: each in all its forms, on random operands, some
+of them constants. Last line: "N passed, N failed".
+
+usage: run [GLOB]
+  GLOB: only the operators that match.
+"""
+import fnmatch
+import pathlib
+import re
+import sys
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import helper, numpy_helper
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent / "support")]
+
+import harness  # noqa: E402
+import tolerance  # noqa: E402
+
+DOMAIN = "com.microsoft"
+# Results in integers that are rounded from floats computed in another order may fall on the other side of a half.
+ROUNDED = {"QLinearAdd", "QLinearMul", "QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax", "QLinearGlobalAveragePool",
+           "QLinearAveragePool", "QGemm", "QLinearConcat", "QLinearWhere"}
+rng = np.random.default_rng(7)
+
+
+def f32(*shape, low=-1.0, high=1.0):
+    return rng.uniform(low, high, shape).astype(np.float32)
+
+
+def integers(kind, *shape, below=None):
+    info = np.iinfo(kind)
+    return rng.integers(info.min if below is None else 0, info.max + 1 if below is None else below, shape).astype(kind)
+
+
+def scalar(value, kind=np.float32):
+    return np.array(value, kind)
+
+
+class Fixed:
+    """An operand that is a constant of the model."""
+
+    def __init__(self, array):
+        self.array = array
+
+
+U8, I8 = np.uint8, np.int8
+
+
+def cases():
+    """(operator, attributes, operands (None: left out), names of the results that are wanted)."""
+    a, b = f32(2, 3, 4), f32(2, 4, 5)
+    yield "FusedMatMul", {}, [a, b], ["y"]
+    yield "FusedMatMul", {"alpha": 0.5}, [a, Fixed(b)], ["y"]
+    yield "FusedMatMul", {"transA": 1, "transB": 1, "alpha": 2.0}, [f32(2, 4, 3), f32(2, 5, 4)], ["y"]
+    yield "FusedMatMul", {"transB": 1}, [f32(3, 4), f32(5, 4)], ["y"]
+    yield "FusedMatMul", {"transBatchA": 1}, [f32(3, 2, 4), f32(2, 4, 5)], ["y"]
+    yield "FusedMatMul", {"transBatchA": 1, "transA": 1, "transBatchB": 1, "transB": 1}, [f32(4, 2, 3), f32(5, 2, 4)], ["y"]
+
+    for activation in ("Relu", "Sigmoid", "Tanh", "LeakyRelu"):
+        yield "FusedGemm", {"activation": activation, "alpha": 0.5, "beta": 2.0, "transB": 1, "activation_alpha": 0.2}, \
+            [f32(3, 4), Fixed(f32(5, 4)), Fixed(f32(5))], ["y"]
+    image, filters = f32(1, 3, 8, 8), Fixed(f32(4, 3, 3, 3))
+    yield "FusedConv", {"activation": "Relu", "pads": [1, 1, 1, 1]}, [image, filters, Fixed(f32(4))], ["y"]
+    yield "FusedConv", {"activation": "Relu"}, [image, filters, Fixed(f32(4)), f32(1, 4, 6, 6)], ["y"]
+    yield "FusedConv", {"activation": "LeakyRelu", "activation_params": [0.3], "strides": [2, 2]}, [image, filters], ["y"]
+    yield "FusedConv", {"activation": "Clip", "activation_params": [-0.5, 0.5], "kernel_shape": [3, 3]}, [image, filters], ["y"]
+    yield "FusedConv", {"activation": "HardSigmoid", "activation_params": [0.2, 0.5], "dilations": [2, 2]}, [image, filters], ["y"]
+
+    x, skip, gamma, beta, bias = f32(2, 3, 8), f32(2, 3, 8), f32(8), f32(8), f32(8)
+    yield "SkipLayerNormalization", {}, [x, skip, Fixed(gamma)], ["y"]
+    yield "SkipLayerNormalization", {"epsilon": 1e-5}, [x, skip, Fixed(gamma), Fixed(beta)], ["y"]
+    yield "SkipLayerNormalization", {}, [x, skip, Fixed(gamma), Fixed(beta), Fixed(bias)], ["y", None, None, "sum"]
+    yield "SkipLayerNormalization", {}, [x, f32(3, 8), gamma, None, bias], ["y"]
+    yield "SkipSimplifiedLayerNormalization", {}, [x, skip, Fixed(gamma)], ["y"]
+    yield "SkipSimplifiedLayerNormalization", {"epsilon": 1e-3}, [x, skip, Fixed(gamma), Fixed(bias)], ["y", None, None, "sum"]
+
+    ids, segments = integers(np.int32, 2, 3, below=10), integers(np.int32, 2, 3, below=2)
+    words, places, parts = Fixed(f32(10, 8)), Fixed(f32(6, 8)), Fixed(f32(2, 8))
+    mask = np.array([[1, 1, 0], [1, 1, 1]], np.int32)
+    yield "EmbedLayerNormalization", {}, [ids, segments, words, places, parts, Fixed(gamma), Fixed(beta)], ["y", "mask_index"]
+    yield "EmbedLayerNormalization", {}, [ids, segments, words, places, parts, Fixed(gamma), Fixed(beta), mask], ["y", "mask_index"]
+    yield "EmbedLayerNormalization", {"epsilon": 1e-5}, [ids, None, words, places, None, Fixed(gamma), Fixed(beta), mask], ["y", "mask_index", "sum"]
+    yield "EmbedLayerNormalization", {}, [ids, segments, words, places, parts, Fixed(gamma), Fixed(beta), None,
+                                          integers(np.int32, 2, 3, below=6)], ["y", "mask_index"]
+
+    x, weights, bias = f32(2, 3, 8), Fixed(f32(8, 24)), Fixed(f32(24))
+    for causal in (0, 1):
+        heads = {"num_heads": 2, "unidirectional": causal}
+        yield "Attention", heads, [x, weights, bias], ["y"]
+        yield "Attention", heads, [x, weights, bias, np.array([2, 3], np.int32)], ["y"]
+        yield "Attention", heads, [x, weights, bias, np.array([3, 2, 1, 0], np.int32)], ["y"]
+        yield "Attention", heads, [x, weights, bias, mask], ["y"]
+        yield "Attention", heads, [x, weights, bias, np.tril(np.ones((2, 3, 3), np.int32))], ["y"]
+        yield "Attention", heads, [x, weights, bias, None, f32(2, 2, 2, 4, 4)], ["y", "present"]
+        yield "Attention", heads, [x, weights, bias, integers(np.int32, 2, 7, below=2) | np.eye(1, 7, dtype=np.int32), f32(2, 2, 2, 4, 4)], ["y", "present"]
+        yield "Attention", heads, [x, weights, bias, mask, None, f32(2, 2, 3, 3)], ["y"]
+    yield "Attention", {"num_heads": 2, "scale": 0.3, "mask_filter_value": -50.0}, [x, weights, bias, mask], ["y"]
+    yield "Attention", {"num_heads": 2, "qkv_hidden_sizes": [8, 8, 4]}, [x, Fixed(f32(8, 20)), Fixed(f32(20))], ["y"]
+
+    query, key, value, bias = f32(2, 3, 8), f32(2, 5, 8), f32(2, 5, 8), Fixed(f32(24))
+    heads = {"num_heads": 2}
+    yield "MultiHeadAttention", heads, [query, key, value], ["y"]
+    yield "MultiHeadAttention", heads, [query, key, value, bias], ["y"]
+    yield "MultiHeadAttention", heads, [query, key, value, bias, integers(np.int32, 2, 5, below=2) | np.eye(1, 5, dtype=np.int32)], ["y"]
+    yield "MultiHeadAttention", heads, [query, key, value, bias, None, f32(1, 2, 3, 5)], ["y"]
+    yield "MultiHeadAttention", {**heads, "scale": 0.25}, [query, f32(2, 2, 5, 4), f32(2, 2, 5, 4)], ["y"]
+    same = [query, f32(2, 3, 8), f32(2, 3, 8)]
+    yield "MultiHeadAttention", {**heads, "unidirectional": 1}, [*same, bias], ["y"]
+    yield "MultiHeadAttention", heads, [*same, bias, None, None, f32(2, 2, 4, 4), f32(2, 2, 4, 4)], ["y", "present_key", "present_value"]
+    yield "MultiHeadAttention", {**heads, "unidirectional": 1}, [*same, bias, None, None, f32(2, 2, 4, 4), f32(2, 2, 4, 4)], ["y", "present_key", "present_value"]
+
+    cos, sin = Fixed(f32(16, 2)), Fixed(f32(16, 2))
+    for interleaved in (0, 1):
+        yield "RotaryEmbedding", {"interleaved": interleaved}, [f32(2, 3, 8), integers(np.int64, 2, 3, below=16), cos, sin], ["y"]
+        yield "RotaryEmbedding", {"interleaved": interleaved}, [f32(2, 2, 3, 4), np.array([5], np.int64), cos, sin], ["y"]
+        yield "RotaryEmbedding", {"interleaved": interleaved}, [f32(2, 3, 8), np.array([5], np.int64), cos, sin], ["y"]
+        yield "RotaryEmbedding", {"interleaved": interleaved, "num_heads": 2, "rotary_embedding_dim": 4}, \
+            [f32(2, 3, 16), integers(np.int64, 2, 3, below=16), cos, sin], ["y"]
+
+    yield "QuantizeLinear", {}, [f32(2, 3), Fixed(scalar(0.02)), Fixed(scalar(120, U8))], ["y"]
+    yield "QuantizeLinear", {"axis": 0}, [f32(2, 3), Fixed(f32(2, low=0.01, high=0.02)), Fixed(integers(np.uint16, 2))], ["y"]
+    yield "DequantizeLinear", {}, [integers(U8, 2, 3), Fixed(scalar(0.02)), Fixed(scalar(120, U8))], ["y"]
+    yield "DequantizeLinear", {}, [integers(np.int16, 2, 3), Fixed(f32(3)), Fixed(integers(np.int16, 3))], ["y"]
+
+    a, scale, zero = integers(U8, 4, 8), scalar(0.01), scalar(128, U8)
+    for kind in (U8, I8):
+        b = Fixed(integers(kind, 8, 5))
+        yield "MatMulIntegerToFloat", {}, [a, b, scale, Fixed(scalar(0.02)), zero, Fixed(scalar(3, kind))], ["y"]
+        yield "MatMulIntegerToFloat", {}, [a, b, scale, Fixed(f32(5, low=0.01, high=0.02)), zero, Fixed(integers(kind, 5)), Fixed(f32(5))], ["y"]
+        yield "DynamicQuantizeMatMul", {}, [f32(3, 8), b, Fixed(scalar(0.02)), Fixed(scalar(3, kind))], ["y"]
+        yield "DynamicQuantizeMatMul", {}, [f32(2, 3, 8), b, Fixed(f32(5, low=0.01, high=0.02)), None, Fixed(f32(5))], ["y"]
+        yield "QGemm", {}, [a, scale, zero, b, Fixed(scalar(0.02)), Fixed(scalar(3, kind)), Fixed(integers(np.int32, 5, below=1000))], ["y"]
+        yield "QGemm", {"transB": 1, "alpha": 0.5}, [a, scale, zero, Fixed(integers(kind, 5, 8)), Fixed(scalar(0.02)), Fixed(scalar(3, kind)), None,
+                                                     Fixed(scalar(0.1)), Fixed(scalar(100, U8))], ["y"]
+
+    for kind, middle in ((U8, 120), (I8, -7)):
+        x, z = integers(kind, 2, 4, 6), integers(kind, 2, 4, 6)
+        q = [Fixed(scalar(0.02)), Fixed(scalar(middle, kind))]
+        out = [Fixed(scalar(0.031)), Fixed(scalar(middle + 5, kind))]
+        for op in ("QLinearAdd", "QLinearMul"):
+            yield op, {}, [x, *q, z, *q, *out], ["y"]
+            yield op, {}, [x, *q, Fixed(integers(kind, 6)), *q, *out], ["y"]
+        yield "QLinearConcat", {"axis": 1}, [*out, x, *q, z, *q, integers(kind, 2, 1, 6), Fixed(scalar(0.01)), Fixed(scalar(1, kind))], ["y"]
+        yield "QLinearSigmoid", {}, [x, *q, Fixed(scalar(1 / 256)), Fixed(scalar(0 if kind == U8 else -128, kind))], ["y"]
+        yield "QLinearLeakyRelu", {"alpha": 0.2}, [x, *q, *out], ["y"]
+        yield "QLinearSoftmax", {"axis": -1, "opset": 13}, [x, *q, Fixed(scalar(1 / 256)), Fixed(scalar(0 if kind == U8 else -128, kind))], ["y"]
+        image = integers(kind, 1, 3, 6, 6)
+        yield "QLinearGlobalAveragePool", {}, [image, *q, *out], ["y"]
+        yield "QLinearAveragePool", {"kernel_shape": [2, 2], "strides": [2, 2]}, [image, *q, *out], ["y"]
+        yield "QLinearWhere", {}, [integers(U8, 4, 6, below=2).astype(bool), x, *q, z, *q, *out], ["y"]
+
+    for depth, block in ((32, 16), (48, 32)):
+        blocks = -(-depth // block)
+        shape = {"K": depth, "N": 6, "bits": 4, "block_size": block}
+        b, scales = Fixed(integers(U8, 6, blocks, block // 2)), Fixed(f32(6 * blocks))
+        yield "MatMulNBits", shape, [f32(3, depth), b, scales], ["y"]
+        yield "MatMulNBits", shape, [f32(2, 3, depth), b, scales, Fixed(integers(U8, 6 * ((blocks + 1) // 2)))], ["y"]
+    hidden, length = 4, 3
+    for directions, form in ((1, "forward"), (1, "reverse"), (2, "bidirectional")):
+        packed = [Fixed(integers(I8, directions, 5, 4 * hidden)), Fixed(integers(I8, directions, hidden, 4 * hidden))]
+        for wide in ((directions,), (directions, 4 * hidden)):
+            scales = [Fixed(f32(*wide, low=0.005, high=0.01)), Fixed(np.zeros(wide, I8))]
+            yield "DynamicQuantizeLSTM", {"hidden_size": hidden, "direction": form}, \
+                [f32(length, 1, 5), *packed, Fixed(f32(directions, 8 * hidden)), None, None, None, None, *scales, *scales], ["y", "h", "c"]
+    yield "DynamicQuantizeLSTM", {"hidden_size": hidden}, \
+        [f32(length, 1, 5), Fixed(integers(U8, 1, 5, 4 * hidden)), Fixed(integers(U8, 1, hidden, 4 * hidden)), None, None, f32(1, 1, hidden),
+         f32(1, 1, hidden), None, *[Fixed(scalar([0.01])), Fixed(scalar([120], U8))] * 2], ["y", "h", "c"]
+
+
+def model_of(op, attributes, operands, results):
+    nodes, inputs, constants, feeds = [], [], [], {}
+    names = []
+    for k, operand in enumerate(operands):
+        if operand is None:
+            names.append("")
+            continue
+        names.append(f"x{k}")
+        if isinstance(operand, Fixed):
+            constants.append(numpy_helper.from_array(operand.array, names[-1]))
+        else:
+            feeds[names[-1]] = operand
+            inputs.append(helper.make_tensor_value_info(names[-1], helper.np_dtype_to_tensor_dtype(operand.dtype), operand.shape))
+    nodes.append(helper.make_node(op, names, [r or "" for r in results], "node", domain=DOMAIN, **attributes))
+    outputs = [onnx.ValueInfoProto(name=r) for r in results if r]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)], ir_version=8), feeds
+
+
+def typed(model, wanted):
+    """ONNX wants the types of a model's outputs."""
+    for o in model.graph.output:
+        want = wanted[o.name]
+        o.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(want.dtype)
+        for _ in want.shape:
+            o.type.tensor_type.shape.dim.add()
+    return model
+
+
+def compared(op, got, want):
+    if op in ROUNDED and np.issubdtype(want.dtype, np.integer):
+        off = np.abs(got.astype(np.int64) - want.astype(np.int64))
+        return None if got.shape == want.shape and off.max(initial=0) <= 1 and np.mean(off) <= 0.05 else f"off by up to {off.max()}, {np.mean(off)} on average"
+    return tolerance.difference(got, want)
+
+
+def main():
+    report = harness.Report()
+    wanted = sys.argv[1] if len(sys.argv) > 1 else "*"
+    seen = set()
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    for number, (op, attributes, operands, results) in enumerate(cases()):
+        seen.add(op)
+        if not fnmatch.fnmatch(op, wanted):
+            continue
+        model, feeds = model_of(op, attributes, operands, results)
+        what = f"{op} {attributes} of {[None if o is None else list((o.array if isinstance(o, Fixed) else o).shape) for o in operands]}"
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        want = dict(zip([r for r in results if r], session.run([r for r in results if r], feeds)))
+        path, inputs, outputs = (report.folder / f"{number}.{suffix}" for suffix in ("onnx", "npz", "out.npz"))
+        onnx.save(typed(model, want), path)
+        np.savez(inputs, **feeds)
+        done = harness.run("run", path, "--inputs", inputs, "--outputs", outputs)
+        if done.code != harness.OK:
+            report.check(what, done.tail())
+            continue
+        with np.load(outputs) as got:
+            report.check(what, next((f"{name}: {text}" for name, w in want.items() if (text := compared(op, got[name], w))), None))
+    if wanted == "*":  # none is there untested
+        text = (HERE.parent.parent / "rules/ops/contrib_functions.yaml").read_text()
+        described = set(re.findall(rf"- op: (\w+)\n    domain: {DOMAIN}\n", text))
+        report.check("every operator has cases", f"none for {sorted(described - seen)}" if described - seen else None)
+    return report.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
