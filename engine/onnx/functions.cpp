@@ -1,9 +1,13 @@
-// Operators that rules/ops write in other ones become functions of the model that calls them: one
-// for each form of call (its attributes, and which inputs it has), told apart by their overload.
+// Operators that rules/ops write in other ones, and those that ONNX itself defines so and nothing
+// here computes, become functions of the model that calls them: one for each form of call (its
+// attributes, and which inputs it has), told apart by their overload.
 #include <onnx/defs/parser.h>
+#include <onnx/defs/schema.h>
 
+#include <algorithm>
 #include <set>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "engine/onnx/internal.h"
 #include "engine/semantics/function_text.h"
@@ -14,34 +18,52 @@ namespace {
 
 using Nodes = google::protobuf::RepeatedPtrField<onnx::NodeProto>;
 
+/// Those that are taken as ONNX's schemas define them.
+constexpr std::string_view kByOnnx[] = {"BlackmanWindow",
+                                        "HammingWindow",
+                                        "HannWindow",
+                                        "LinearAttention",
+                                        "NegativeLogLikelihoodLoss",
+                                        "SoftmaxCrossEntropyLoss",
+                                        "SwiGLU"};
+
 class FunctionWriter {
  public:
   FunctionWriter(Model& m, const Semantics& ops, const Limits& limits)
       : m_(m), ops_(ops), limits_(limits) {
+    names_.insert(std::begin(kByOnnx), std::end(kByOnnx));
+    for (const auto& [_, f] : ops.functions()) names_.insert(f.op);
     for (const auto& f : m.functions()) own_.emplace(canonical_domain(f.domain()), f.name());
     const auto& g = m.graph();
     for (const auto* list : {&g.input(), &g.value_info(), &g.output()})
-      for (const auto& v : *list)
-        if (v.type().tensor_type().has_shape())
-          ranks_[v.name()] = v.type().tensor_type().shape().dim_size();
-    for (const auto& t : g.initializer()) ranks_[t.name()] = t.dims_size();
+      for (const auto& v : *list) types_[v.name()] = v.type();
+    for (const auto& t : g.initializer()) {
+      auto* type = types_[t.name()].mutable_tensor_type();
+      type->set_elem_type(t.data_type());
+      type->mutable_shape()->clear_dim();
+      for (int64_t d : t.dims()) type->mutable_shape()->add_dim()->set_dim_value(d);
+    }
   }
 
   Status run() {
-    FERRULE_TRY(nodes(*m_.mutable_graph()->mutable_node()));
+    FERRULE_ASSIGN(Opsets opsets, read_opsets(m_.opset_import(), "model"));
+    FERRULE_TRY(nodes(*m_.mutable_graph()->mutable_node(), opsets));
     // The list grows: functions call others. Elements stay where they are.
-    for (int k = 0; k < m_.functions_size(); ++k)
-      FERRULE_TRY(nodes(*m_.mutable_functions(k)->mutable_node()));
+    for (int k = 0; k < m_.functions_size(); ++k) {
+      onnx::FunctionProto& f = *m_.mutable_functions(k);
+      FERRULE_ASSIGN(Opsets own, read_opsets(f.opset_import(), "function " + quote(f.name())));
+      FERRULE_TRY(nodes(*f.mutable_node(), own));
+    }
     return {};
   }
 
  private:
-  Status nodes(Nodes& list) {
+  Status nodes(Nodes& list, const Opsets& opsets) {
     for (onnx::NodeProto& n : list) {
-      FERRULE_TRY(node(n));
+      FERRULE_TRY(node(n, opsets));
       for (auto& a : *n.mutable_attribute()) {
-        if (a.has_g()) FERRULE_TRY(nodes(*a.mutable_g()->mutable_node()));
-        for (auto& g : *a.mutable_graphs()) FERRULE_TRY(nodes(*g.mutable_node()));
+        if (a.has_g()) FERRULE_TRY(nodes(*a.mutable_g()->mutable_node(), opsets));
+        for (auto& g : *a.mutable_graphs()) FERRULE_TRY(nodes(*g.mutable_node(), opsets));
       }
     }
     return {};
@@ -51,20 +73,46 @@ class FunctionWriter {
   void keep_rank(const onnx::NodeProto& n) {
     const bool keeps = n.op_type() == "Cast" || n.op_type() == "Identity";
     if (!keeps || n.input_size() != 1 || n.output_size() != 1) return;
-    if (const auto rank = ranks_.find(n.input(0)); rank != ranks_.end())
-      ranks_.try_emplace(n.output(0), rank->second);
+    if (const auto type = types_.find(n.input(0)); type != types_.end()) {
+      onnx::TypeProto kept = type->second;
+      if (n.op_type() == "Cast")
+        for (const auto& a : n.attribute())
+          if (a.name() == "to") kept.mutable_tensor_type()->set_elem_type(static_cast<int>(a.i()));
+      types_.try_emplace(n.output(0), std::move(kept));
+    }
+  }
+  /// Constants of a definition have the type of an operand: f32 where it is not known, which the
+  /// inference of the body's nodes refuses if it is another.
+  onnx::TypeProto type_of(const std::string& name) const {
+    if (const auto type = types_.find(name); type != types_.end()) return type->second;
+    onnx::TypeProto out;
+    if (!name.empty()) out.mutable_tensor_type()->set_elem_type(onnx::TensorProto::FLOAT);
+    return out;
+  }
+  int rank_of(const std::string& name) const {
+    const auto type = types_.find(name);
+    return type != types_.end() && type->second.tensor_type().has_shape()
+               ? type->second.tensor_type().shape().dim_size()
+               : -1;
   }
 
-  Status node(onnx::NodeProto& n) {
+  Status node(onnx::NodeProto& n, const Opsets& opsets) {
     keep_rank(n);
+    if (!names_.contains(n.op_type())) return {};
     const std::string domain = canonical_domain(n.domain());
-    const FunctionText* f = ops_.function(domain, n.op_type());
-    if (!f || !n.overload().empty() || own_.contains({domain, n.op_type()})) return {};
+    if (!n.overload().empty() || own_.contains({domain, n.op_type()})) return {};
+    const bool by_schema = domain.empty() && contains(kByOnnx, n.op_type());
+    const FunctionText* f = by_schema ? nullptr : ops_.function(domain, n.op_type());
+    if (!by_schema && !f) return {};
+    for (const auto& a : n.attribute())
+      if (!a.ref_attr_name().empty())
+        return error(Code::bad_attribute, place(n), quote(a.name()),
+                     "one of the enclosing function, which is not supported for this operator");
+    if (by_schema) return by_onnx(n, opsets);
     FunctionCall call;
     for (const std::string& input : n.input()) {
       call.present.push_back(!input.empty());
-      const auto rank = ranks_.find(input);
-      call.ranks.push_back(rank == ranks_.end() ? -1 : rank->second);
+      call.ranks.push_back(rank_of(input));
     }
     for (const std::string& output : n.output()) call.wanted.push_back(!output.empty());
     for (const auto& a : n.attribute())
@@ -76,10 +124,79 @@ class FunctionWriter {
     return {};
   }
 
+  /// What nodes of a body hand on from its call, as the call has it.
+  static void resolve(Nodes& list, const onnx::NodeProto& call) {
+    for (onnx::NodeProto& n : list)
+      for (int k = n.attribute_size(); k-- > 0;) {
+        onnx::AttributeProto& a = *n.mutable_attribute(k);
+        if (a.has_g()) resolve(*a.mutable_g()->mutable_node(), call);
+        for (auto& g : *a.mutable_graphs()) resolve(*g.mutable_node(), call);
+        if (a.ref_attr_name().empty()) continue;
+        const auto own = std::ranges::find(call.attribute(), a.ref_attr_name(),
+                                           [](const auto& c) { return c.name(); });
+        if (own == call.attribute().end()) {
+          n.mutable_attribute()->DeleteSubrange(k, 1);
+        } else {
+          const std::string name = a.name();
+          a = *own;
+          a.set_name(name);
+        }
+      }
+  }
+
+  /// Where the definition hangs on types that are not known, the node stays: it is not supported.
+  Status by_onnx(onnx::NodeProto& n, const Opsets& opsets) {
+    const auto opset = opsets.find("");
+    if (opset == opsets.end()) return {};
+    const auto* schema = schema_of(n.op_type(), opset->second, "");
+    if (!schema) return {};
+    for (const auto& [name, a] : schema->attributes())
+      if (a.default_value.type() != onnx::AttributeProto::UNDEFINED &&
+          std::ranges::none_of(n.attribute(), [&](const auto& own) { return own.name() == name; }))
+        *n.add_attribute() = a.default_value;
+    onnx::FunctionProto f;
+    try {
+      if (schema->HasFunction()) {
+        f = *schema->GetFunction(static_cast<int>(opset->second));
+      } else {
+        std::vector<onnx::TypeProto> types;
+        for (const std::string& input : n.input()) types.push_back(type_of(input));
+        if (!schema->BuildContextDependentFunction(onnx::FunctionBodyBuildContextImpl(n, types), f,
+                                                   static_cast<int>(opset->second)))
+          return {};
+      }
+    } catch (const std::exception&) {
+      return {};
+    }
+    // Results at the end that the body leaves out where no call wants them.
+    const auto makes = [&](const std::string& name) {
+      return std::ranges::any_of(f.node(), [&](const onnx::NodeProto& node) {
+        return std::ranges::find(node.output(), name) != node.output().end();
+      });
+    };
+    while (f.output_size() > n.output_size() && !makes(f.output(f.output_size() - 1)))
+      f.mutable_output()->RemoveLast();
+    resolve(*f.mutable_node(), n);
+    f.set_name(n.op_type());
+    f.set_domain("");
+    if (f.opset_import().empty()) f.add_opset_import()->set_version(opset->second);
+    auto [it, fresh] = written_.try_emplace(f.SerializeAsString(), std::to_string(written_.size()));
+    n.set_overload(it->second);
+    if (!fresh) return {};
+    FERRULE_TRY(room());
+    f.set_overload(it->second);
+    *m_.add_functions() = std::move(f);
+    return {};
+  }
+
+  Status room() const {
+    if (m_.functions_size() < limits_.functions) return {};
+    return error(Code::limit_exceeded, "model", "the number of functions (functions)",
+                 m_.functions_size() + 1, limits_.functions);
+  }
+
   Status add(const FunctionText& f, const std::string& text, const std::string& overload) {
-    if (m_.functions_size() >= limits_.functions)
-      return error(Code::limit_exceeded, "model", "the number of functions (functions)",
-                   m_.functions_size() + 1, limits_.functions);
+    FERRULE_TRY(room());
     onnx::FunctionProto* function = m_.add_functions();
     std::string failure;
     try {
@@ -102,15 +219,17 @@ class FunctionWriter {
   Model& m_;
   const Semantics& ops_;
   const Limits& limits_;
-  std::set<std::pair<std::string, std::string>> own_;  ///< the model's own functions
-  std::unordered_map<std::string, int> ranks_;  ///< of the main graph's values that are known
-  std::unordered_map<std::string, std::string> written_;  ///< text -> overload
+  std::unordered_set<std::string_view> names_;              ///< of all operators that it writes
+  std::set<std::pair<std::string, std::string>> own_;       ///< the model's own functions
+  std::unordered_map<std::string, onnx::TypeProto> types_;  ///< of the main graph, where known
+  std::unordered_map<std::string, std::string> written_;    ///< what it is written as -> overload
 };
 
 }  // namespace
 
 Status write_functions(Model& m, const Semantics& ops, const Limits& limits) {
-  return ops.functions().empty() ? Status{} : FunctionWriter(m, ops, limits).run();
+  if (!m.has_graph()) return {};  // check_structure says so
+  return FunctionWriter(m, ops, limits).run();
 }
 
 }  // namespace ferrule::onnx_io

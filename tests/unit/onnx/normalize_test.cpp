@@ -245,8 +245,8 @@ TEST_CASE("import: operators that are written in others become functions of the 
         "      - {if: present(b) and mode == 'soft', then: 's = Add(x, b)', else: s = Neg(x)}\n"
         "      - {if: present(p), then: 'y = LeakyRelu<alpha: float = $(p)>(s)', else: "
         "['t = Abs(s)', 'y = Elu<alpha: float = $(k * 2 + q)>(t)']}\n";
-    CHECK(imported(body, "y = my.Mine<q = 1>(x, b)") == "Add Abs Elu alpha=5 ");
-    CHECK(imported(body, "y = my.Mine<q = 1, mode = \"hard\">(x, b)") == "Neg Abs Elu alpha=5 ");
+    CHECK(imported(body, "y = my.Mine<q = 1>(x, b)") == "Add Abs Elu alpha=5.0 ");
+    CHECK(imported(body, "y = my.Mine<q = 1, mode = \"hard\">(x, b)") == "Neg Abs Elu alpha=5.0 ");
     CHECK(imported(body, "y = my.Mine<q = 1, k = 3, p = 0.5>(x)") == "Neg LeakyRelu alpha=0.5 ");
   }
   SUBCASE("lists, ranks and results that are wanted") {
