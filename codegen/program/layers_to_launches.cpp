@@ -6,6 +6,7 @@
 #include <set>
 
 #include "engine/base/diagnostics.h"
+#include "engine/contract/anchored.h"
 #include "engine/contract/attention.h"
 #include "engine/contract/library_tail.h"
 #include "engine/contract/region_pieces.h"
@@ -159,7 +160,7 @@ class LayerLowering {
     }
     const std::array<ValueId, 1> outputs{body.node(tail.back()).outputs[0]};
     FERRULE_ASSIGN(LoweredRegion region, required(lower_region(ops_, body, tail, outputs)));
-    if (epilogue(l, region, a.outputs[0])) {
+    if (epilogue(l, region, a.outputs[0], operators_of(body, tail))) {
       l.outputs = to;
       return add(std::move(l));
     }
@@ -310,13 +311,25 @@ class LayerLowering {
     add_deviation(l, infinity_in(target_, contract, op, type));
   }
 
-  bool epilogue(Launch& l, const LoweredRegion& region, ValueId result) {
-    l.tail_apart = "the library has no epilogue for this tail";
-    if (region.outputs.size() != 1) return false;
+  /// Why the tail is no epilogue, and what would make it one.
+  std::string no_epilogue(const std::string& operators, bool otherwise) const {
+    if (!otherwise)
+      return fmt::format("the library has no epilogue for {}: a generated kernel computes it",
+                         operators);
+    return options_.strict
+               ? "--strict leaves out the library's epilogue for " + operators
+               : "the library's epilogue loses NaN in " + operators + "; --fast-math takes it";
+  }
+
+  bool epilogue(Launch& l, const LoweredRegion& region, ValueId result,
+                const std::string& operators) {
     auto at = std::find(region.inputs.begin(), region.inputs.end(), result);
-    if (at == region.inputs.end()) return false;
-    auto ops =
-        to_post_ops(region.program, static_cast<uint32_t>(at - region.inputs.begin()), allowed());
+    l.tail_apart = no_epilogue(operators, false);
+    if (region.outputs.size() != 1 || at == region.inputs.end()) return false;
+    const auto own = static_cast<uint32_t>(at - region.inputs.begin());
+    auto ops = to_post_ops(region.program, own, allowed());
+    l.tail_apart = no_epilogue(
+        operators, ops || to_post_ops(region.program, own, Deviations::all).has_value());
     if (!ops) return false;
     const std::string contract = contract_of(graph().node(l.node), ops_);
     const DType type = graph().value(result).type.dtype;

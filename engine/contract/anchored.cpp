@@ -105,14 +105,20 @@ Accept accepts_tail(const Graph& g, NodeId anchor, std::span<const NodeId> tail,
     return no(fmt::format("{} operands, {} are taken", operands, facts.max_operands));
   if (facts.generated_tail) return yes();
   const auto steps = to_post_ops(region->program, result, Deviations::all);
-  if (!steps)
-    return no("the library has no epilogue for " +
-              std::string(tail.size() == 1 ? escape(g.node(tail[0]).op) : "this tail"));
+  if (!steps) return no("the library has no epilogue for " + operators_of(g, tail));
   const bool image = y.rank() >= 3;  // windows slide over channels-last images
   return library_takes({&target, contract, &g, anchor, image, *steps, region->inputs});
 }
 
 }  // namespace
+
+std::string operators_of(const Graph& g, std::span<const NodeId> tail) {
+  std::vector<std::string> all;
+  for (NodeId n : tail)
+    if (std::string op = escape(g.node(n).op); std::ranges::find(all, op) == all.end())
+      all.push_back(std::move(op));
+  return fmt::format("{}", fmt::join(all, ", "));
+}
 
 Accept accepts_anchored(const Graph& g, std::span<const NodeId> nodes, NodeId anchor,
                         std::string_view contract, const Target& target, const Semantics& ops,

@@ -3,6 +3,7 @@
 // nodes together are contracts.h's, which asks this one, too.
 #pragma once
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "engine/base/accept.h"
@@ -16,5 +17,8 @@ namespace ferrule {
 Accept accepts_anchored(const Graph& g, std::span<const NodeId> nodes, NodeId anchor,
                         std::string_view contract, const Target& target, const Semantics& ops,
                         bool explain = true);
+
+/// "Sin, Mul": what the nodes of a tail compute, in messages.
+std::string operators_of(const Graph& g, std::span<const NodeId> tail);
 
 }  // namespace ferrule

@@ -68,6 +68,22 @@ void compare_norms(const std::vector<double>& a, const std::vector<double>& b,
                   off / size, at, a[at], b[at]);
 }
 
+/// The sign of NaN says nothing.
+std::string plain(double x, int digits) {
+  return std::isnan(x) ? "nan" : fmt::format("{:.{}g}", x, digits);
+}
+
+/// What differs by infinity or NaN is said first, with how much of it there is.
+void name_not_finite(const std::vector<double>& a, const std::vector<double>& b, Difference& d) {
+  size_t first = 0;
+  for (size_t k = a.size(); k-- > 0;)
+    if (!std::isfinite(a[k]) && std::isfinite(b[k])) ++d.not_finite, first = k;
+  if (!d.not_finite) return;
+  d.at = static_cast<int64_t>(first);
+  d.text = fmt::format("{} of {} elements are not finite; the first, element {}, is {}, want {}",
+                       d.not_finite, a.size(), first, plain(a[first], 9), plain(b[first], 9));
+}
+
 }  // namespace
 
 Difference compare(const Tensor& got, const Tensor& want, const Tolerance& tolerance,
@@ -112,9 +128,11 @@ Difference compare(const Tensor& got, const Tensor& want, const Tolerance& toler
     if (!same && d.ok) {
       d.ok = false;
       d.at = static_cast<int64_t>(k);
-      d.text = fmt::format("element {} is {:.{}g}, want {:.{}g}", k, a[k], digits, b[k], digits);
+      d.text =
+          fmt::format("element {} is {}, want {}", k, plain(a[k], digits), plain(b[k], digits));
     }
   }
+  if (!d.ok) name_not_finite(a, b, d);
   if (d.ok && std::isfinite(tolerance.norm)) compare_norms(a, b, tolerance, d);
   if (d.ok && tolerance.noise > 0)
     if (const int64_t at = systematic(a, b, tolerance.noise * largest, false); at >= 0) {
@@ -129,7 +147,7 @@ Difference compare(const Tensor& got, const Tensor& want, const Tolerance& toler
 }
 
 std::string margin_text(const Difference& d) {
-  if (d.allowed == 0) return "";
+  if (d.allowed == 0 || d.not_finite) return "";
   return d.together ? fmt::format("error of all elements together {:.2g} of {:.2g} allowed",
                                   d.error, d.allowed)
                     : fmt::format("largest error {:.2g} of {:.2g} allowed", d.error, d.allowed);

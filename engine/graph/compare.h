@@ -18,6 +18,7 @@ struct Difference {
   bool same = true;  ///< bit for bit, but for the payloads of NaN and the sign of 0
   int64_t at =
       -1;  ///< first element outside the tolerance; the furthest off where only all together are
+  int64_t not_finite = 0;   ///< elements that are infinite or NaN and should be numbers
   std::string text;         ///< one line: what differs, or why it is mistrusted
   bool mistrusted = false;  ///< equal, but says nothing: over half zeros, constant, or not finite
   /// Equal, but small elements are systematically off: wrong, or the rounding of something that

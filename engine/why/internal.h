@@ -94,6 +94,7 @@ std::string words_of(const RegionSpec& spec);
 class Sizes {
  public:
   explicit Sizes(const Graph& g);
+  Type sized(Type t) const;            ///< with all sizes known
   int64_t bytes(const Type& t) const;  ///< -1: the rank or the element type is not known
   const std::string& assumed() const { return assumed_; }
   /// What all layers of a fused graph write and read, constants aside; views are free.

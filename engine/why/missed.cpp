@@ -75,7 +75,7 @@ class Edges {
       MissedEdge e;
       e.from = layer(from).name, e.to = layer(to).name;
       e.producer = maker(from, v), e.consumer = reader(to, read);
-      e.value = g_.value(v).name, e.type = str(type);
+      e.value = g_.value(v).name, e.type = str(type), e.sized = str(s_.sizes.sized(type));
       e.bytes = s_.sizes.bytes(type);
       e.open = !type.shape || !constant_shape(*type.shape);
       out_.edges.push_back(std::move(e));

@@ -29,14 +29,20 @@ Sizes::Sizes(const Graph& g) {
   }
 }
 
+Type Sizes::sized(Type t) const {
+  for (int k = 0; k < t.rank(); ++k) {
+    Dim& d = (*t.shape)[static_cast<size_t>(k)];
+    d = d.constant().value_or(d.evaluate(symbols_).value_or(likely(t.rank(), k)));
+  }
+  return t;
+}
+
 int64_t Sizes::bytes(const Type& t) const {
   if (!t.shape || t.dtype == DType::undefined || t.dtype == DType::string) return -1;
   int64_t numel = 1;
-  for (int k = 0; k < t.rank(); ++k) {
-    const Dim& d = (*t.shape)[static_cast<size_t>(k)];
-    const int64_t size = d.constant().value_or(d.evaluate(symbols_).value_or(likely(t.rank(), k)));
-    if (__builtin_mul_overflow(numel, std::max<int64_t>(size, 0), &numel)) return -1;
-  }
+  const Type known = sized(t);
+  for (const Dim& d : *known.shape)
+    if (__builtin_mul_overflow(numel, std::max<int64_t>(d.value_or(0), 0), &numel)) return -1;
   return size_bytes(t.dtype, numel);
 }
 

@@ -119,6 +119,7 @@ struct MissedEdge {
   std::string from, to;            ///< layers' names
   std::string producer, consumer;  ///< nodes of the model
   std::string value, type;
+  std::string sized;         ///< the type, with likely sizes in place of open ones
   int64_t bytes = 0;         ///< of the value, once; -1: not even its rank is known
   bool open = false;         ///< … with the sizes that Inquiry::assumed names
   std::string rule, reason;  ///< the rule that would own the edge, and what stood in its way

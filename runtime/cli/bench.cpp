@@ -87,7 +87,8 @@ Latency summarise(const std::vector<double>& ms) {
                              50 * (l.sure.high - l.sure.low) / l.median);
   else if (std::abs(second - first) > kStable * l.median)
     l.unstable =
-        fmt::format("the second half took {:+.0f} % as the first", 100 * (second - first) / first);
+        fmt::format("the second half of the runs was {:.0f} % {} than the first",
+                    100 * std::abs(second - first) / first, second > first ? "slower" : "faster");
   return l;
 }
 
@@ -429,14 +430,13 @@ Result<Exit> body(const Common& common, const BenchOptions& o) {
       "start-up load {:.1f} ms  plan {:.1f} ms  compile {:.1f} ms  cache {} hits, {} misses\n",
       p->timings().load_ms, p->timings().plan_ms, p->timings().compile_ms, p->timings().cache_hits,
       p->timings().cache_misses);
-  const std::string memory = fmt::format(
+  std::cout << fmt::format(
       "memory   {:.1f} MiB growth, of it {:.1f} arena, {:.1f} packed weights; {:.1f} of the "
-      "model's own given back",
+      "model's own given back\n",
       static_cast<double>(growth) / 1048576,
       static_cast<double>(p->executable().arena_bytes()) / 1048576,
       static_cast<double>(p->executable().packed_bytes()) / 1048576,
       static_cast<double>(Residence::given_back()) / 1048576);
-  std::cout << folded(memory, kColumn) << "\n";
   for (const Then& t : then)
     std::cout << fmt::format(
         "then     {}: plan {:.1f} ms, library primitives {:.1f} ms, {} kernels compiled\n",

@@ -90,6 +90,10 @@ void add_cache(CLI::App& app, Common& common, int& exit) {
   group->require_subcommand(1);
   auto add = [&](const char* name, const char* text, Command body) {
     auto* c = group->add_subcommand(name, text);
+    c->footer(
+        fmt::format("Examples:\n  ferrule cache {0}\n  ferrule cache {0} --cache /srv/ferrule\n"
+                    "  ferrule cache {0} --json",
+                    name));
     add_common(*c, common, false);
     set_body(*c, common, exit, std::move(body));
   };

@@ -84,7 +84,7 @@ void print_json(const nlohmann::json& j);
 /// That nothing lies at `path` which --force does not allow to replace; asked before the work, not
 /// after it. An empty path is none. errors: file_exists, about `what`.
 Status free_place(std::string_view what, const std::string& path, bool force);
-/// Prints `text` to stderr unless --json or quiet.
+/// Prints `text` to stderr, once.
 void talk(const std::string& text);
 /// "cuda (NVIDIA H200, sm_90)", or "cpu".
 std::string ran_on(const Compiled& compiled);
@@ -104,6 +104,8 @@ void add_bench(CLI::App& app, Common& common, int& exit);
 void add_verify(CLI::App& app, Common& common, int& exit);
 void add_compile(CLI::App& app, Common& common, int& exit);
 void add_rules(CLI::App& app, Common& common, int& exit);
+/// That no rule is called so, with the nearest name.
+tl::unexpected<Error> unknown_rule(const char* place, const std::string& id, const RuleSet& rules);
 /// `rules test` and `rules coverage`, in rules_test.cpp.
 void add_rules_test(CLI::App& rules, Common& common, int& exit);
 void add_fuse(CLI::App& app, Common& common, int& exit);

@@ -8,11 +8,13 @@
 #include <cstring>
 #include <iostream>
 #include <new>
+#include <set>
 
 #include "engine/onnx/import.h"
 #include "engine/semantics/infer.h"
 #include "runtime/cli/cli.h"
 #include "runtime/cli/progress.h"
+#include "runtime/cli/terminal.h"
 #include "runtime/registry.h"
 #include "runtime/shipped_rules.h"
 
@@ -102,6 +104,8 @@ void add_timeout(CLI::App& command, Common& common) {
 
 void set_body(CLI::App& command, Common& common, int& exit, Command body) {
   command.callback([&common, &exit, body = std::move(body)] {
+    const FoldedOutput output;
+    if (common.json) print_unfolded();
     auto result = [&]() -> Result<Exit> {
       try {
         Result<Exit> done = body(common);
@@ -121,7 +125,7 @@ void set_body(CLI::App& command, Common& common, int& exit, Command body) {
       exit = static_cast<int>(*result);
       return;
     }
-    std::fprintf(stderr, "%s\n", render(result.error()).c_str());
+    talk(render(result.error()));
     exit = static_cast<int>(exit_code(result.error().code));
   });
 }
@@ -286,6 +290,10 @@ std::string ran_on(const Compiled& compiled) {
   return fmt::format("{} ({})", compiled.backend(), compiled.device());
 }
 
-void talk(const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); }
+void talk(const std::string& text) {
+  static std::set<std::string> said;  // a model that is prepared twice has its notes twice
+  if (!said.insert(text).second) return;
+  std::fprintf(stderr, "%s\n", folded(text, width_of(STDERR_FILENO)).c_str());
+}
 
 }  // namespace ferrule::cli

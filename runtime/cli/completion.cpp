@@ -6,6 +6,7 @@
 #include <set>
 
 #include "runtime/cli/cli.h"
+#include "runtime/cli/terminal.h"
 
 namespace ferrule::cli {
 namespace {
@@ -292,12 +293,14 @@ void add_completion(CLI::App& app, Common& common, int& exit) {
       "~/.zfunc/_ferrule\n  ferrule completion fish > ~/.config/fish/completions/ferrule.fish");
   set_body(*c, common, exit, [&app, shell](const Common&) -> Result<Exit> {
     const auto all = spoken(app);
+    print_unfolded();
     std::cout << (*shell == "bash" ? bash(all) : *shell == "zsh" ? zsh(all) : fish(all));
     return Exit::ok;
   });
   auto* m = app.add_subcommand("man", "the page of the manual");
   m->footer("Examples:\n  ferrule man > ferrule.1 && man -l ferrule.1");
   set_body(*m, common, exit, [&app](const Common&) -> Result<Exit> {
+    print_unfolded();
     std::cout << manual(spoken(app));
     return Exit::ok;
   });

@@ -80,12 +80,10 @@ Result<Exit> body(const Common& common) {
   } else {
     for (const Check& c : all) {
       constexpr size_t kColumn = 9;
-      std::cout << folded(painted(c.there ? "ok" : "missing",
-                                  c.there ? Paint::good : Paint::doubtful, kColumn) +
-                              c.what + ": " + c.detail,
-                          kColumn)
-                << "\n";
-      if (!c.there) std::cout << folded(std::string(kColumn, ' ') + c.remedy, kColumn) << "\n";
+      std::cout << painted(c.there ? "ok" : "missing", c.there ? Paint::good : Paint::doubtful,
+                           kColumn)
+                << c.what << ": " << c.detail << "\n";
+      if (!c.there) std::cout << fmt::format("{:>{}}{}\n", "", kColumn, c.remedy);
     }
   }
   // Rules and the CPU backend are what everything needs; the GPU's parts may be missing.
@@ -98,6 +96,7 @@ void add_doctor(CLI::App& app, Common& common, int& exit) {
   auto* c =
       app.add_subcommand("doctor", "what this machine can do, what is missing, how to get it");
   add_common(*c, common, false);
+  c->footer("Examples:\n  ferrule doctor\n  ferrule doctor --json");
   set_body(*c, common, exit, [](const Common& o) { return body(o); });
 }
 

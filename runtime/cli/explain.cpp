@@ -1,7 +1,4 @@
 // explain: which layers were fused, by which rule, how many kernels each is, and what nearly fused.
-#include <sys/ioctl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <iostream>
@@ -11,7 +8,6 @@
 
 #include "engine/contract/region_pieces.h"
 #include "engine/contract/roles.h"
-#include "engine/graph/npz.h"
 #include "engine/graph/open_sizes.h"
 #include "engine/graph/text.h"
 #include "engine/semantics/nodes_to_programs.h"
@@ -149,19 +145,6 @@ void write_step(const Step& s, JsonStream& out) {
   out.end_object();
 }
 
-/// On a terminal no longer than its lines; in pipes and files nothing is cut.
-std::string fitted(const std::string& text) {
-  winsize size{};
-  if (!isatty(STDOUT_FILENO) || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col < 20)
-    return text;
-  const size_t width = size.ws_col;
-  if (text.size() <= width) return text;
-  size_t end = width - 1;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80)
-    --end;  // not inside a character
-  return text.substr(0, end) + "…";
-}
-
 /// The sizes that the plan is for: "x:1x3x224x224", or which of them are open.
 std::string sizes_text(const Explained& e) {
   const Graph& g = e.plan.graph;
@@ -251,6 +234,16 @@ int kernels_of(const Plan& plan) {
   return kernels;
 }
 
+/// "q = a[0, 1, 2], k = b[0, 1, 2], act = Relu_1".
+std::string roles_text(const Graph& g, NodeId id) {
+  const Node& n = g.node(id);
+  std::vector<std::string> roles;
+  for (const auto& [name, t] : n.roles->tensors)
+    roles.push_back(name + " = " + operand_text(g, n, t));
+  for (const auto& [name, f] : n.roles->formulas) roles.push_back(name + " = " + formula_text(*f));
+  return fmt::format("{}", fmt::join(roles, ", "));
+}
+
 void print_layers(const Explained& e) {
   const auto interpreted = std::ranges::count(e.plan.layers, "interpret", &Layer::contract);
   std::cout << fmt::format("{} nodes -> {} layers, {} kernels{}, planned for {}{}\n", e.model_nodes,
@@ -265,24 +258,16 @@ void print_layers(const Explained& e) {
   for (size_t k = 0; k < e.plan.layers.size(); ++k) {
     const Layer& l = e.plan.layers[k];
     const std::string apart = tail_apart(e.lowered.layers[k]);
-    std::cout << fitted(fmt::format("{:>4} {:>7}  {:<11} {:<22} {}{}{}", k, l.kernels, l.contract,
-                                    l.rule.empty() ? "-" : l.rule, escape(l.name, 100'000),
-                                    l.numerics.empty() ? "" : "   numerics: " + l.numerics,
-                                    apart.empty() ? "" : "   tail apart: " + apart))
-              << "\n";
+    std::cout << fmt::format("{:>4} {:>7}  {:<11} {:<22} {}{}{}\n", k, l.kernels, l.contract,
+                             l.rule.empty() ? "-" : l.rule, escape(l.name, 100'000),
+                             l.numerics.empty() ? "" : "   numerics: " + l.numerics,
+                             apart.empty() ? "" : "   tail apart: " + apart);
     if (const auto steps = e.plan.nested.find(l.node); steps != e.plan.nested.end())
       for (const NestedPlan& n : steps->second)
         std::cout << fmt::format("{:>26}{}: {} layers, {} kernels each time\n", "", n.attribute,
                                  n.plan->layers.size(), kernels_of(*n.plan));
-    const Node* n = l.node ? &e.plan.graph.node(l.node) : nullptr;
-    if (!n || !n->roles) continue;
-    std::string roles;
-    for (const auto& [name, t] : n->roles->tensors)
-      roles += fmt::format("{}{} = {}", roles.empty() ? "" : ", ", name,
-                           operand_text(e.plan.graph, *n, t));
-    for (const auto& [name, f] : n->roles->formulas)
-      roles += fmt::format(", {} = {}", name, formula_text(*f));
-    std::cout << fmt::format("{:>26}{}\n", "", roles);
+    if (l.node && e.plan.graph.node(l.node).roles)
+      std::cout << fmt::format("{:>26}{}\n", "", roles_text(e.plan.graph, l.node));
   }
 }
 
@@ -313,9 +298,8 @@ void print_near_misses(const Explained& e, size_t most) {
   for (size_t k = 0; k < all.size() && k < most; ++k) {
     const Rejection& r = *all[k].first;
     const std::string at = all[k].nodes.size() == 1 ? "" : ", the first " + escape(all[k].nodes[0]);
-    std::cout << fitted(fmt::format("{:>5} x {} ({}{}): {}", all[k].nodes.size(), r.rule->id, r.id,
-                                    at, r.why))
-              << "\n";
+    std::cout << fmt::format("{:>5} x {} ({}{}): {}\n", all[k].nodes.size(), r.rule->id, r.id, at,
+                             r.why);
   }
   if (all.size() > most)
     std::cout << fmt::format(
@@ -360,12 +344,15 @@ void print_stage(const Explained& e, const std::string& stage, bool as_json) {
     j["text"] = to_text(e.plan.graph);
   } else if (stage == "kernels") {
     j["programs"] = json::array();
+    bool none = true;
     each_program(e, [&](const Layer& l, const std::string& text) {
       if (as_json)
         j["programs"].push_back({{"layer", escape(l.name, 4096)}, {"text", text}});
       else
         std::cout << escape(l.name) << "\n" << text;
+      none = false;
     });
+    if (none) talk("no layer has a generated kernel; the libraries' calls are in --stage launches");
     if (!as_json) return;
   } else {  // journal
     json phases = json::array(), steps = json::array();
@@ -386,17 +373,7 @@ struct Asked {
 
 /// The shapes of the tensors that the files hold.
 Status take_shapes(Common& common, const InputOptions& inputs) {
-  Tensors given;
-  if (!inputs.npz.empty()) {
-    FERRULE_ASSIGN(given, read_npz(inputs.npz));
-  }
-  for (const std::string& text : inputs.single) {
-    const size_t equals = text.find('=');
-    if (equals == std::string::npos)
-      return error(Code::usage, "--input", escape(text) + " is not NAME=FILE.npy");
-    FERRULE_ASSIGN(Tensor t, read_npy(text.substr(equals + 1)));
-    given[text.substr(0, equals)] = std::move(t);
-  }
+  FERRULE_ASSIGN(const Tensors given, read_inputs(inputs));
   for (const auto& [name, t] : given) common.input_shapes[name] = t.dims();
   return {};
 }

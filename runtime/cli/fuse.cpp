@@ -176,8 +176,7 @@ void print_report(const Report& r) {
   int fused = 0;
   for (const auto& [contract, n] : r.groups)
     fused += n, contracts += fmt::format("{}{} {}", contracts.empty() ? "" : ", ", n, contract);
-  if (fused)
-    std::cout << "\n" << folded(fmt::format("{} fused layers: {}", fused, contracts), 2) << "\n";
+  if (fused) std::cout << "\n" << fmt::format("{} fused layers: {}\n", fused, contracts);
   std::cout << fmt::format("\n{:<28} {:>12} {:>12} {:>8}\n", "when it runs", "no rules", "fused",
                            "saved");
   auto line = [](const char* what, int64_t before, int64_t after) {
@@ -356,7 +355,7 @@ void print_verified(const Verified& v) {
   for (const json& r : v.rows)
     std::cout << verdict_line(r["verdict"].get<std::string>(), r["output"].get<std::string>(),
                               r["text"].get<std::string>());
-  if (v.why) std::cout << folded("written all the same: " + v.why->message, 0) << "\n";
+  if (v.why) std::cout << "written all the same: " << v.why->message << "\n";
   if (v.verdict == Verdict::mistrusted)
     std::cout << "such outputs say little of the new model; give real inputs with --inputs\n";
 }

@@ -11,23 +11,25 @@
 namespace ferrule::cli {
 namespace {
 
-bool has_short(const Graph& g) {
+bool has(const Graph& g, DType type) {
   for (uint32_t k = 0; k < g.value_slots(); ++k)
-    if (const Value& v = g.value({k});
-        !v.dead && (v.type.dtype == DType::f16 || v.type.dtype == DType::bf16))
-      return true;
+    if (const Value& v = g.value({k}); !v.dead && v.type.dtype == type) return true;
   for (NodeId n : g.order()) {
     const Node& node = g.node(n);
-    if (node.body && has_short(*node.body)) return true;
+    if (node.body && has(*node.body, type)) return true;
     for (const auto& [_, sub] : node.subgraphs)
-      if (has_short(*sub)) return true;
+      if (has(*sub, type)) return true;
   }
   return false;
 }
 
 }  // namespace
 
-bool computes_short(const Plan& plan) { return has_short(plan.graph); }
+std::optional<DType> short_type(const Plan& plan) {
+  for (DType type : {DType::bf16, DType::f16})
+    if (has(plan.graph, type)) return type;
+  return {};
+}
 
 Off off_by(const Tensor& got, const Tensor& exact) {
   Off off;
@@ -101,9 +103,7 @@ std::string verdict_line(std::string_view verdict, const std::string& of, const 
   const Paint paint = verdict == "DIFFERS"      ? Paint::bad
                       : verdict == "MISTRUSTED" ? Paint::doubtful
                                                 : Paint::good;
-  return folded(painted(verdict, paint, kColumn) + of + (text.empty() ? "" : ": ") + text,
-                kColumn) +
-         "\n";
+  return painted(verdict, paint, kColumn) + of + (text.empty() ? "" : ": ") + text + "\n";
 }
 
 std::string explained(const Difference& d) {

@@ -7,8 +7,8 @@
 
 namespace ferrule::cli {
 
-/// Whether a value anywhere in the plan is f16 or bf16.
-bool computes_short(const Plan& plan);
+/// The shortest type of a value anywhere in the plan, bf16 before f16; nothing: none is so short.
+std::optional<DType> short_type(const Plan& plan);
 
 /// How far results are from those of f64, as parts of the largest element.
 struct Off {

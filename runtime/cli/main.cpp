@@ -2,11 +2,11 @@
 // is reported like every other error: one line, with the nearest word that would have been
 // understood.
 #include <algorithm>
-#include <cstdio>
 
 #include "engine/base/diagnostics.h"
 #include "engine/base/suggest.h"
 #include "runtime/cli/cli.h"
+#include "runtime/cli/terminal.h"
 
 namespace ferrule::cli {
 namespace {
@@ -45,6 +45,15 @@ std::string join(const std::vector<std::string>& words) {
   return text;
 }
 
+/// Another command that has the option: "ferrule why"; "": none.
+std::string knower(const CLI::App& app, const std::string& option) {
+  for (const CLI::App* s : app.get_subcommands([](const CLI::App*) { return true; })) {
+    const auto known = words(*s, true);
+    if (std::ranges::find(known, option) != known.end()) return path(s);
+  }
+  return "";
+}
+
 /// What to say about a word that no command or option took.
 Error unexpected(const CLI::App& app, std::string word) {
   const CLI::App* command = chosen(&app);
@@ -67,6 +76,8 @@ Error unexpected(const CLI::App& app, std::string word) {
   if (near != known.end() &&
       edit_distance(word.substr(0, 64), *near) <= std::max<size_t>(2, near->size() / 3))
     e.hint = "did you mean " + *near + "?";
+  else if (std::string other = option ? knower(app, word) : ""; !other.empty())
+    e.hint = fmt::format("{} has it: see {} --help", other, other);
   else if (commands)
     e.hint = "there are " + join(known);
   else
@@ -95,7 +106,7 @@ int refuse(const CLI::App& app, const CLI::ParseError& reason) {
   e.code = Code::usage;
   if (e.place.empty()) e.place = path(command);
   if (e.hint.empty()) e.hint = "see " + e.place + " --help";
-  std::fprintf(stderr, "%s\n", render(e).c_str());
+  talk(render(e));
   return static_cast<int>(Exit::usage);
 }
 
@@ -138,6 +149,7 @@ int main(int argc, char** argv) {
   try {
     app.parse(given);
   } catch (const CLI::Success& e) {  // --help, --version
+    const FoldedOutput output;
     return app.exit(e);
   } catch (const CLI::ParseError& e) {
     return refuse(app, e);

@@ -38,7 +38,7 @@ void print(const why::Missed& all, const std::string& assumed) {
     std::cout << fmt::format("bytes are for {} (pass --shapes for other sizes)\n", assumed);
   for (const why::MissedEdge& e : all.edges) {
     std::cout << fmt::format("{:>10}  {} -> {}   {} {}\n", bytes_text(e.bytes), escape(e.producer),
-                             escape(e.consumer), escape(e.value), e.type);
+                             escape(e.consumer), escape(e.value), e.sized);
     std::cout << fmt::format("            {}\n", escape(e.reason, 600));
     if (!e.unlocks.empty() && e.unlocks[0].kind != why::Unlock::Kind::impossible)
       std::cout << fmt::format("            to change it: {}\n", unlock_text(e.unlocks[0]));

@@ -72,7 +72,7 @@ ProgramCheck check_of(const Common& common, const ReduceOptions& o) {
 /// are given.
 Result<Tensors> inputs_of(const Graph& g, const Common& common, const ReduceOptions& o,
                           const EngineOptions& engine) {
-  const bool given = !o.input.npz.empty() || !o.input.single.empty() || o.input.seed;
+  const bool given = !o.input.files.empty() || !o.input.single.empty() || o.input.seed;
   if (!given && o.check != "verify" && o.check.find("{inputs}") == std::string::npos)
     return Tensors{};
   std::vector<Port> ports;

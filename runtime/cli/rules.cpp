@@ -6,9 +6,11 @@
 #include <fstream>
 #include <iostream>
 
+#include "engine/base/suggest.h"
 #include "engine/rule/contract.h"
 #include "engine/rule/vocabulary.h"
 #include "runtime/cli/cli.h"
+#include "runtime/cli/terminal.h"
 #include "runtime/shipped_rules.h"
 
 namespace ferrule::cli {
@@ -45,7 +47,14 @@ Result<Exit> show(const Common& common, const std::string& id) {
   FERRULE_ASSIGN(auto knowledge, load_knowledge(options));
   const Rule* r = knowledge->rules.find(id);
   const auto contract = knowledge->ops.contracts()->find(id);
-  if (!r && !contract) return error(Code::rule_unknown, "rules show", escape(id));
+  if (!r && !contract) return unknown_rule("rules show", id, knowledge->rules);
+  if (common.json) {
+    print_json({{"schema_version", kSchemaVersion},
+                {"id", id},
+                {"file", r ? r->file : contract->file},
+                {"text", r ? r->text : contract->text}});
+    return Exit::ok;
+  }
   if (contract) std::cout << "# " << contract->file << "\n" << contract->text;
   if (r) std::cout << "# " << r->file << "\n" << r->text;
   return Exit::ok;
@@ -57,21 +66,41 @@ Result<Exit> check(const Common& common, bool all) {
   FERRULE_ASSIGN(auto knowledge, load_knowledge(options));
   CheckReport report = check_rules(knowledge->rules, knowledge->ops);
   const std::string shipped = shipped_rules();
+  json notes = json::array(), errors = json::array();
   size_t kept = 0;  // about rules that are not their reader's
   for (const RuleNote& note : report.notes) {
     if (!all && note.rule->pack == shipped && ++kept) continue;
-    std::cout << "note: " << note.rule->id << ": " << note.text << "\n";
+    notes.push_back({{"rule", note.rule->id}, {"text", note.text}});
+    if (!common.json) std::cout << "note: " << note.rule->id << ": " << note.text << "\n";
   }
-  for (const Error& e : report.errors) std::cout << render(e) << "\n";
+  const Exit exit = report.errors.empty() ? Exit::ok : Exit::usage;
+  for (const Error& e : report.errors) {
+    errors.push_back({{"place", e.place}, {"message", e.message}, {"hint", e.hint}});
+    if (!common.json) std::cout << render(e) << "\n";
+  }
+  if (common.json) {
+    print_json({{"schema_version", kSchemaVersion},
+                {"rules", knowledge->rules.rules.size()},
+                {"errors", errors},
+                {"notes", notes}});
+    return exit;
+  }
   std::cout << fmt::format("{} rules, {} contracts, {} operators, {} errors, {} notes{}\n",
                            knowledge->rules.rules.size(), knowledge->rules.contracts.size(),
                            knowledge->ops.all().size(), report.errors.size(),
                            report.notes.size() - kept,
                            kept ? fmt::format(" ({} more about shipped rules: --all)", kept) : "");
-  return report.errors.empty() ? Exit::ok : Exit::usage;
+  return exit;
 }
 
-Result<Exit> words() {
+Result<Exit> show_vocabulary(const Common& common) {
+  json all = json::array();
+  for (const VocabularyEntry& v : vocabulary())
+    all.push_back({{"name", v.name}, {"signature", v.signature}, {"doc", v.doc}});
+  if (common.json) {
+    print_json({{"schema_version", kSchemaVersion}, {"functions", all}});
+    return Exit::ok;
+  }
   for (const VocabularyEntry& v : vocabulary())
     std::cout << fmt::format("{:<52} {}\n", fmt::format("{}{}", v.name, v.signature), v.doc);
   return Exit::ok;
@@ -133,35 +162,65 @@ Result<Exit> make(const Common& common, const std::string& path) {
 
 }  // namespace
 
+tl::unexpected<Error> unknown_rule(const char* place, const std::string& id, const RuleSet& rules) {
+  auto e = error(Code::rule_unknown, place, escape(id));
+  std::vector<std::string> ids;
+  for (const auto& r : rules.rules) ids.push_back(r->id);
+  if (std::string hint = did_you_mean(id, ids); !hint.empty()) e.value().hint = std::move(hint);
+  return e;
+}
+
 void add_rules(CLI::App& app, Common& common, int& exit) {
   auto* c = app.add_subcommand("rules",
                                "work on rules: list, show, check, test, vocabulary, schema, new");
   c->require_subcommand(1);
+  c->footer(
+      "Examples:\n  ferrule rules new my_rules/my_rule\n  ferrule rules check --rules my_rules\n"
+      "  ferrule rules test my_rule --rules my_rules");
   auto text = std::make_shared<std::string>();
-  auto sub = [&](const char* name, const char* doc, Command command) {
+  auto sub = [&](const char* name, const char* doc, const char* examples, Command command) {
     auto* s = c->add_subcommand(name, doc);
+    s->footer(examples);
     add_common(*s, common, false);
     set_body(*s, common, exit, std::move(command));
     return s;
   };
-  add_override(*sub("list", "every rule, in firing order", list), common);
+  add_override(*sub("list", "every rule, in firing order",
+                    "Examples:\n  ferrule rules list\n  ferrule rules list --rules my_rules\n"
+                    "  ferrule rules list --override changes.yaml --json",
+                    list),
+               common);
   sub("show", "the file of a rule, or of a contract",
+      "Examples:\n  ferrule rules show conv_activation\n  ferrule rules show attention\n"
+      "  ferrule rules show my_rule --rules my_rules",
       [text](const Common& o) { return show(o, *text); })
       ->add_option("RULE", *text)
       ->required();
   auto all = std::make_shared<bool>(false);
-  auto* checks =
-      sub("check", "loads and checks all rules", [all](const Common& o) { return check(o, *all); });
+  auto* checks = sub("check", "loads and checks all rules",
+                     "Examples:\n  ferrule rules check --rules my_rules\n"
+                     "  ferrule rules check --rules my_rules --json\n  ferrule rules check --all",
+                     [all](const Common& o) { return check(o, *all); });
   add_override(*checks, common);
   checks->add_flag("--all", *all, "also notes about shipped rules");
   sub("vocabulary", "the functions of the condition language",
-      [](const Common&) { return words(); });
+      "Examples:\n  ferrule rules vocabulary\n  ferrule rules vocabulary | grep shape\n"
+      "  ferrule rules vocabulary --json",
+      show_vocabulary);
   auto of_overrides = std::make_shared<bool>(false);
-  sub("schema", "the JSON Schema of rule files", [of_overrides](const Common&) -> Result<Exit> {
-    std::cout << (*of_overrides ? override_schema() : rule_schema());
-    return Exit::ok;
-  })->add_flag("--override", *of_overrides, "of override files");
-  sub("new", "writes a rule to start from", [text](const Common& o) { return make(o, *text); })
+  sub("schema", "the JSON Schema of rule files",
+      "Examples:\n  ferrule rules schema > schema.json\n"
+      "  ferrule rules schema --override > override_schema.json",
+      [of_overrides](const Common&) -> Result<Exit> {
+        print_unfolded();
+        std::cout << (*of_overrides ? override_schema() : rule_schema());
+        return Exit::ok;
+      })
+      ->add_flag("--override", *of_overrides, "of override files");
+  sub("new", "writes a rule to start from",
+      "Examples:\n  ferrule rules new my_rules/my_rule\n"
+      "  ferrule rules new my_rules/my_rule.yaml --force",
+      [text](const Common& o) { return make(o, *text); })
       ->add_option("FILE", *text, "the new file; its name is the rule's id")
       ->required();
   add_rules_test(*c, common, exit);

@@ -160,6 +160,18 @@ std::vector<std::string> uncovered(const Tested& t) {
   return missing;
 }
 
+/// Each reason why graphs were not run, with the targets that it keeps away.
+void print_absent(const std::vector<Tested>& all) {
+  std::map<std::string, std::set<std::string>> targets;
+  for (const Tested& t : all)
+    for (const std::string& text : t.group.not_run) {
+      const size_t colon = text.find(": ");
+      targets[text.substr(colon + 2)].insert(text.substr(0, colon));
+    }
+  for (const auto& [why, of] : targets)
+    std::cout << fmt::format("not run for {}: {}\n", fmt::join(of, ", "), why);
+}
+
 /// "" or what the time cut short, and how to go on.
 std::string late(const Tested& t) {
   std::string text;
@@ -218,10 +230,9 @@ void print_problems(const Tested& t) {
   for (const std::string& w : t.group.wrong)
     std::cout << fmt::format("WRONG  {}: {}\n", t.rule->id, w);
   if (t.not_run())
-    std::cout << fmt::format("skipped {}: no graph was run: {}\n", t.rule->id,
-                             t.group.not_run.empty()
-                                 ? "none of its cases is for this backend"
-                                 : fmt::format("{}", fmt::join(t.group.not_run, "; ")));
+    std::cout << fmt::format("skipped {}: no graph was run, {}\n", t.rule->id,
+                             t.group.not_run.empty() ? "none of its cases is for this backend"
+                                                     : "its targets are not there");
   for (const ConditionProof& c : t.rewrite.conditions) {
     if (c.state == ConditionProof::State::open)
       std::cout << fmt::format(
@@ -360,8 +371,7 @@ Result<Exit> body(const Common& common, const Options& asked) {
       print_problems(t);
     if (coverage && !common.json) print_coverage(t);
   }
-  if (!rules)
-    return error(Code::rule_unknown, "rules test", escape(globs.empty() ? "*" : globs[0]));
+  if (!rules) return unknown_rule("rules test", globs.empty() ? "*" : globs[0], knowledge->rules);
   bool ok = good + not_run == rules && (!coverage || totals.uncovered == 0);
   if (common.json) {
     print_json({{"schema_version", kSchemaVersion},
@@ -370,10 +380,14 @@ Result<Exit> body(const Common& common, const Options& asked) {
                 {"contracts", contract_coverage(*knowledge->ops.contracts(), chosen)},
                 {"rules", rows}});
   } else {
+    print_absent(all);
     const json declines =
         coverage ? contract_coverage(*knowledge->ops.contracts(), chosen) : json::object();
-    for (const auto& [id, conditions] : declines.items())
+    for (const auto& [id, conditions] : declines.items()) {
+      if (!globs.empty() && std::ranges::all_of(conditions, [](const json& n) { return n == 0; }))
+        continue;  // of the rules that were asked for, none has a case of it
       std::cout << fmt::format("{:<24} declines {}\n", id, conditions.dump());
+    }
     std::cout << fmt::format(
         "{} rules: {} firing cases, {} holding cases; mutants {} killed, {} implied, {} open; {} "
         "uncovered\n",
@@ -414,6 +428,12 @@ void add_rules_test(CLI::App& rules, Common& common, int& exit) {
                                    coverage ? "what the tests and proofs of each rule reached"
                                             : "the rules' own tests, and proofs by search");
     add_common(*c, common, false);
+    c->footer(coverage ? "Examples:\n  ferrule rules coverage 'conv_*'\n"
+                         "  ferrule rules coverage my_rule --rules my_rules\n"
+                         "  ferrule rules coverage --json"
+                       : "Examples:\n  ferrule rules test --rules my_rules 'my_*'\n"
+                         "  ferrule rules test 'conv_*' --full\n"
+                         "  ferrule rules test my_rule --rules my_rules --seconds 30 --json");
     c->add_option("RULES", options->globs, "globs over rule ids; all by default");
     c->add_option("--seconds", options->seconds,
                   "of computing for each rule: its proof, and the graphs that it is run on")

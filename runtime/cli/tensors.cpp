@@ -112,11 +112,38 @@ constexpr int64_t kSizes[] = {1, 2, 8, 32, 64, 224, 512};
 }  // namespace
 
 void add_inputs(CLI::App& command, InputOptions& options) {
-  command.add_option("--inputs", options.npz, "input tensors by name")->type_name("FILE.npz");
+  command
+      .add_option("--inputs", options.files,
+                  "input tensors: FILE.npz with all of them by name, or NAME:FILE.npy and more "
+                  "behind commas")
+      ->type_name("FILES");
   command.add_option("--input", options.single, "one input: NAME=FILE.npy")
       ->type_name("NAME=FILE.npy");
   command.add_option("--seed", options.seed,
                      "seed of the random inputs that stand in for missing ones");
+}
+
+Result<Tensors> read_inputs(const InputOptions& options) {
+  Tensors inputs;
+  auto read = [&](const char* place, const std::string& text) -> Status {
+    // Names may have colons ("image:0"), but hardly an "=".
+    const size_t end = std::min(text.find('='), text.rfind(':'));
+    if (end == std::string::npos || end == 0)
+      return error(Code::usage, place, escape(text) + " is not NAME=FILE.npy");
+    FERRULE_ASSIGN(inputs[text.substr(0, end)], read_npy(text.substr(end + 1)));
+    return {};
+  };
+  if (options.files.ends_with(".npy")) {
+    for (size_t at = 0; at < options.files.size();) {
+      const size_t comma = std::min(options.files.find(',', at), options.files.size());
+      FERRULE_TRY(read("--inputs", options.files.substr(at, comma - at)));
+      at = comma + 1;
+    }
+  } else if (!options.files.empty()) {
+    FERRULE_ASSIGN(inputs, read_npz(options.files));
+  }
+  for (const std::string& text : options.single) FERRULE_TRY(read("--input", text));
+  return inputs;
 }
 
 Accepts accepted_by(Session& session) {
@@ -129,17 +156,7 @@ Accepts accepted_by(Session& session) {
 Result<Tensors> gather_inputs(const std::vector<Port>& wanted, const InputOptions& options,
                               const std::map<std::string, std::vector<int64_t>>& shapes,
                               std::vector<std::string>& notes, const Accepts& accepts) {
-  Tensors inputs;
-  if (!options.npz.empty()) {
-    FERRULE_ASSIGN(inputs, read_npz(options.npz));
-  }
-  for (const std::string& text : options.single) {
-    size_t equals = text.find('=');
-    if (equals == std::string::npos)
-      return error(Code::usage, "--input", escape(text) + " is not NAME=FILE.npy");
-    FERRULE_ASSIGN(Tensor t, read_npy(text.substr(equals + 1)));
-    inputs[text.substr(0, equals)] = std::move(t);
-  }
+  FERRULE_ASSIGN(Tensors inputs, read_inputs(options));
   std::set<std::string_view> known;
   for (const Port& p : wanted) known.insert(p.name);
   for (const auto& [n, t] : inputs)
@@ -147,7 +164,7 @@ Result<Tensors> gather_inputs(const std::vector<Port>& wanted, const InputOption
   for (const auto& [n, dims] : shapes)
     if (!known.contains(n)) return error(Code::unknown_input, "--shapes", escape(n), names(wanted));
 
-  const bool files = !options.npz.empty() || !options.single.empty();
+  const bool files = !options.files.empty() || !options.single.empty();
   Sizes sizes(wanted);
   std::vector<const Port*> missing;
   for (const Port& p : wanted) {

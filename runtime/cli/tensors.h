@@ -15,7 +15,7 @@ namespace ferrule::cli {
 using Tensors = std::map<std::string, Tensor>;
 
 struct InputOptions {
-  std::string npz;                  ///< --inputs in.npz
+  std::string files;                ///< --inputs in.npz, or x:x.npy,y:y.npy
   std::vector<std::string> single;  ///< --input name=file.npy
   std::optional<uint64_t>
       seed;  ///< for inputs that nothing gives; 0 when neither file nor seed is given
@@ -23,6 +23,9 @@ struct InputOptions {
 
 /// Adds --inputs, --input, --seed.
 void add_inputs(CLI::App& command, InputOptions& options);
+
+/// What the files hold. errors: usage, bad_npz, file_not_found.
+Result<Tensors> read_inputs(const InputOptions& options);
 
 /// Whether a model can be planned for these shapes; asked of sizes that nobody gave.
 using Accepts = std::function<Status(const Shapes&)>;

@@ -2,6 +2,8 @@
 // nothing is folded, cut or coloured.
 #pragma once
 #include <cstddef>
+#include <memory>
+#include <streambuf>
 #include <string>
 #include <string_view>
 
@@ -9,11 +11,26 @@ namespace ferrule::cli {
 
 /// Whether `fd` is a terminal that understands escape sequences.
 bool on_terminal(int fd);
-/// Columns of the terminal behind `fd`; $COLUMNS wins; 0: no limit.
+/// Columns of the terminal behind `fd`; $COLUMNS wins; 0: it is none, and there is no limit.
 size_t width_of(int fd);
-/// Text for stdout, folded between words; lines after the first begin `indent` columns in.
-std::string folded(std::string_view text, size_t indent, size_t width);
-std::string folded(std::string_view text, size_t indent);
+/// Lines folded between words at `width` columns (0: as they are). What continues a line begins
+/// below its last column that leaves room, as in a table, or two columns further in than the line.
+std::string folded(std::string_view text, size_t width);
+
+/// While it lives, what goes to std::cout is folded to the width of the terminal there.
+class FoldedOutput {
+ public:
+  FoldedOutput();
+  ~FoldedOutput();
+  FoldedOutput(const FoldedOutput&) = delete;
+  FoldedOutput& operator=(const FoldedOutput&) = delete;
+
+ private:
+  std::unique_ptr<std::streambuf> folding_;
+  std::streambuf* before_ = nullptr;
+};
+/// What is printed from here on is for programs: as it is.
+void print_unfolded();
 
 enum class Paint : unsigned char { good, doubtful, bad };
 /// The text in colour, on a terminal and unless $NO_COLOR is set, padded to `pad` columns.

@@ -153,7 +153,8 @@ void add_tune(CLI::App& app, Common& common, int& exit) {
                 "the tuning file to write, for --tuning; without it only the table is printed");
   c->add_option("--seconds", *seconds, "how long to measure")->check(CLI::Range(0.01, 3600.0));
   c->footer(
-      "Examples:\n  ferrule tune model.onnx -o tuning.yaml --threads 2\n  ferrule run model.onnx "
+      "Examples:\n  ferrule tune model.onnx --shapes x:1x3x192x256 --json\n  ferrule tune "
+      "model.onnx -o tuning.yaml --threads 2\n  ferrule run model.onnx "
       "--tuning tuning.yaml --threads 2 --seed 1");
   set_body(*c, common, exit, [=](const Common& o) { return body(o, *input, *out, *seconds); });
 }

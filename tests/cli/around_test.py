@@ -278,6 +278,32 @@ def bars(report):
         report.check(f"a bar: {what}", None if bool(bar) == wanted and (not wanted or text.endswith(b"\r\x1b[K")) else repr(text[-200:]))
 
 
+def familiar(report, net):
+    """Input files as other tools name them, options of another command, names that are nearly right, examples and JSON everywhere."""
+    folder = report.folder
+    a, b = folder / "left.npy", folder / "right.npy"
+    np.save(a, np.ones((2, 4), np.float32)), np.save(b, np.full((2, 4), 2, np.float32))
+    for given in (["--inputs", f"a:{a},b:{b}"], ["--inputs", f"a={a}", "--input", f"b={b}"], ["--input", f"a:{a}", "--input", f"b:{b}"]):
+        out = folder / "sum.npz"
+        done = run("run", net, *given, "--outputs", out, "--force")
+        report.check(f"run {given[0]} {given[1][:2]}", None if done.code == OK and np.load(out)["y"].tolist() == [[3.0] * 4] * 2 else done.tail())
+    report.check("--inputs without a name", refusal(run("run", net, "--inputs", a), USAGE, "NAME=FILE.npy"))
+    report.check("an option of another command", refusal(run("explain", net, "--pair", "a", "b"), USAGE, "ferrule why has it"))
+    for command in (["rules", "show"], ["rules", "test"]):
+        report.check(f"{' '.join(command)}: the nearest rule", refusal(run(*command, "conv_activaton"), USAGE, 'did you mean "conv_activation"'))
+    report.check("rules coverage of one rule", harness.crash(done := run("rules", "coverage", "cast_noop")) or (
+        None if "declines" not in done.out and "cast_noop" in done.out else done.out))
+    for command, key in ((["show", "conv_activation"], "text"), (["check"], "errors"), (["vocabulary"], "functions")):
+        done, found = run("rules", *command, "--json"), None
+        found, problem = harness.answer(done)
+        report.check(f"rules {command[0]} --json", problem or (None if key in found and found["schema_version"] == 1 else done.tail()))
+    commands = [["cache", k] for k in ("stat", "verify", "clear")] + [["rules", k] for k in ("list", "show", "check", "test", "coverage", "vocabulary", "schema", "new")]
+    listed = re.findall(r"^  ([a-z]+)  ", run("--help").out, re.MULTILINE)
+    report.check("all commands are listed", None if len(listed) > 14 else str(listed))
+    for command in commands + [[k] for k in listed if k != "help"]:
+        report.check(f"{' '.join(command)} --help has examples", None if "Examples:\n  ferrule " in run(*command, "--help").out else "none")
+
+
 def main():
     report = harness.Report()
     if report.ready:
@@ -291,6 +317,7 @@ def main():
         complete(report)
         bench(report, net)
         bars(report)
+        familiar(report, net)
     return report.finish()
 
 

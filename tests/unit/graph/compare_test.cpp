@@ -18,6 +18,22 @@ bool equal(const std::vector<float>& got, const std::vector<float>& want) {
 
 }  // namespace
 
+TEST_CASE("elements that are not finite are said before any other difference") {
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::nanf("");
+  auto compared = [](const std::vector<float>& got, const std::vector<float>& want) {
+    const auto n = static_cast<int64_t>(got.size());
+    return compare(Tensor::of_f32({n}, got), Tensor::of_f32({n}, want),
+                   model_tolerance(DType::f32));
+  };
+  const Difference d = compared({1, 3, -nan, inf}, {1, 2, 4, inf});
+  CHECK_FALSE(d.ok);
+  CHECK(d.not_finite == 1);
+  CHECK(d.text == "1 of 4 elements are not finite; the first, element 2, is nan, want 4");
+  CHECK(margin_text(d).empty());
+  CHECK(compared({1, 3}, {1, inf}).text == "element 1 is 3, want inf");
+  CHECK(compared({nan, inf}, {nan, inf}).ok);
+}
+
 TEST_CASE("results that are small beside the absolute tolerance are compared with their own size") {
   for (const float scale : {1e-6f, 1e-20f, 1e-30f}) {
     std::vector<float> want, near, wrong, half;
