@@ -1,0 +1,75 @@
+"""What the documents name is there: files and headings behind links, commands of the program and their options, rules.
+Last line: "N passed, N failed, N skipped"."""
+import json
+import pathlib
+import re
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent / "support")]
+
+import harness  # noqa: E402
+from harness import ROOT, run  # noqa: E402
+
+DOCUMENTS = [ROOT / "README.md", ROOT / "llms.txt", ROOT / "rules/README.md", *sorted(ROOT.glob("examples/*/README.md"))]
+
+
+def anchor(heading):
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def broken_links(path, text):
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        file, _, heading = target.partition("#")
+        if target.startswith("http"):
+            continue
+        there = (path.parent / file).resolve() if file else path
+        if not there.exists() or (heading and heading not in map(anchor, re.findall(r"^#+ (.*)$", there.read_text(), re.MULTILINE))):
+            yield target
+
+
+def spoken():
+    """The options of each command, and of all."""
+    def options(*command):
+        return set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", run(*command, "--help").out))
+    commands = {}
+    for name in re.findall(r"^  ([a-z]+)  ", run("--help").out, re.MULTILINE):
+        commands[name] = options(name) if name != "help" else set()
+        for below in re.findall(r"^  ([a-z]+)  ", run(name, "--help").out, re.MULTILINE) if name in ("rules", "cache") else ():
+            commands[f"{name} {below}"] = options(name, below)
+    return commands
+
+
+def unknown(text, commands):
+    """Commands and options in code that the program does not have."""
+    code = re.findall(r"(?<!`)`([^`\n]+)`(?!`)", text) + re.findall(r"^    \$ (.*)$", text, re.MULTILINE)
+    for span in code:
+        words = span.split(" #")[0].split()
+        start = next((k for k, w in enumerate(words) if re.fullmatch(r"([^=]*/)?ferrule", w)), None)
+        named = start is not None and start + 1 < len(words)
+        words = words[start + 1:] if named else words
+        name = next((n for n in (" ".join(words[:2]), *words[:1]) if n in commands), None)
+        if named and not name and re.fullmatch(r"[a-z]+", words[0]):
+            yield f"no command {words[0]}: {span}"
+        if name:
+            yield from (f"{name} has no {w}: {span}" for w in words if re.fullmatch(r"--[a-z-]+", w) and w not in commands[name])
+
+
+def main():
+    report = harness.Report()
+    if report.ready:
+        commands = spoken()
+        report.check("commands and options were read", None if len(commands) > 24 and "--pair" in commands["why"] and "--stamp" in commands["rules test"] else str(commands))
+        for path in DOCUMENTS:
+            text, name = path.read_text(), path.relative_to(ROOT)
+            wrong = [*broken_links(path, text), *unknown(text, commands)]
+            report.check(f"{name}: links, commands, options", "; ".join(wrong) or None)
+        ids = {r["id"] for r in json.loads(run("rules", "list", "--json").out)["rules"]}
+        used = set(re.findall(r"--(?:en|dis)able '?([a-z_0-9*]+)'?`", "".join(p.read_text() for p in DOCUMENTS)))
+        lost = [u for u in used if not any(re.fullmatch(u.replace("*", ".*"), i) for i in ids)]
+        report.check("rules that are switched on and off", f"no rule {lost}" if lost or len(used) < 3 else None)
+    return report.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
