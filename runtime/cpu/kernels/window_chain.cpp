@@ -15,6 +15,7 @@
 #include "runtime/cpu/implementations.h"
 #include "runtime/cpu/library.h"
 #include "runtime/parallel.h"
+#include "runtime/scoped_threads.h"
 #include "runtime/sliding_window.h"
 
 namespace ferrule::cpu {
@@ -25,18 +26,6 @@ constexpr int64_t kUsualCache = int64_t{1} << 20;
 constexpr int64_t kThreadProducts = 524288;  // below this much a thread is not worth waking
 
 int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-
-/// Whoever runs kernels that were made for one thread.
-class Serial {
- public:
-  Serial() : before_(threads()) { set_threads(1); }
-  ~Serial() { set_threads(before_); }
-  Serial(const Serial&) = delete;
-  Serial& operator=(const Serial&) = delete;
-
- private:
-  int before_;
-};
 
 /// Operator, attributes and inputs; windows have no nested graphs.
 Node plain(const Node& n) {
@@ -141,7 +130,7 @@ class Tiles final : public Kernel {
       : text_(std::move(text)), layer_(std::move(layer)), stages_(std::move(stages)) {}
 
   Applicable<> build(Context& context) {
-    Serial serial;
+    ScopedThreads serial(1);  // the kernels were made for one thread
     const int64_t team =
         std::max<int64_t>(1, std::min<int64_t>(wanted_, rows() * stages_[1].output.dims[0]));
     const int64_t l2 =
@@ -189,7 +178,7 @@ class Tiles final : public Kernel {
     const auto count = static_cast<int64_t>(parts_.size());
     on_team(count, [&](int me, int team) {
       if (team > 1) return run_parts(me, team);
-      Serial serial;
+      ScopedThreads serial(1);  // the kernels were made for one thread
       run_parts(0, 1);
     });
     for (Part& part : parts_)
