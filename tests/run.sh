@@ -69,8 +69,10 @@ why_skipped() {
 run_one() {
   local name=$1 log=$logs/${1//\//_} status begin=$SECONDS p=0 f=0 s=0 decorated=0 found=no
   shift
-  timeout --kill-after=10 "$limit" "$@" >"$log" 2>&1 </dev/null
+  local TIMEFORMAT='%U %S' user system
+  { time timeout --kill-after=10 "$limit" "$@" >"$log" 2>&1 </dev/null; } 2>"$log.time"
   status=$?
+  read -r user system < <(tail -n 1 "$log.time")
   local text
   text=$(sed 's/\x1b\[[0-9;]*m//g' "$log")
   if [[ $(grep -E '^\[doctest\] test cases:' <<<"$text" | tail -1) =~ :\ *[0-9]+\ *\|\ *([0-9]+)\ passed\ *\|\ *([0-9]+)\ failed\ *\|\ *([0-9]+)\ skipped ]]; then
@@ -86,15 +88,16 @@ run_one() {
     f=$((f + 1))
   fi
   echo "$p $f $s" >"$log.counts"
-  local note=
+  # On a busy machine the processor's seconds say more than the clock's.
+  local note= took="$((SECONDS - begin)) s (processor ${user%.*} + ${system%.*} s)"
   ((s)) && note=", $s skipped"
   {
     if ((f)); then
       tail -n 60 "$log"
       ((status == 124 || status == 137)) && note+=" (stopped after $limit s)"
-      echo "FAILED  $name: $p passed, $f failed$note, exit status $status, $((SECONDS - begin)) s"
+      echo "FAILED  $name: $p passed, $f failed$note, exit status $status, $took"
     else
-      echo "ok      $name: $p passed$note, $((SECONDS - begin)) s"
+      echo "ok      $name: $p passed$note, $took"
     fi
     ((s)) && why_skipped "$s" "$decorated"
   } >"$log.report"
