@@ -160,7 +160,7 @@ void propose(Draft& c, const Observed& o, Attempts& attempts) {
   }
   if (r.stage == Rejection::Stage::condition &&
       r.id == kOff) {  // an override file or a list of instances
-    c.proposals.push_back(say(Kind::flag, r.hint, r.why));
+    c.proposals.push_back(say(Kind::flag, r.hint));
     return;
   }
   if (r.stage == Rejection::Stage::condition && r.cls == ConditionClass::profit) {

@@ -244,6 +244,38 @@ void print_problems(const Tested& t) {
   }
 }
 
+void print_totals(const Totals& t, int rules) {
+  // What there is none of is not said.
+  auto some = [](int n, std::string_view what) {
+    return n ? fmt::format("; {}: {}", what, n) : std::string();
+  };
+  std::cout << fmt::format("{} rule{}, {} cases where they fire, {} where they must not{}{}{}{}\n",
+                           rules, rules == 1 ? "" : "s", t.fires, t.holds,
+                           some(t.killed, "conditions shown to be needed"),
+                           some(t.implied, "conditions that never decide"),
+                           some(t.open, "conditions that nothing shows to be needed"),
+                           some(t.uncovered, "what no case reaches"));
+  if (t.rewrites)
+    std::cout << fmt::format(
+        "proofs: {} of {} rewrites now, {} by their stamps; {} graphs, {} compared, {} of them "
+        "distinct{}{}{}{}\n",
+        t.proved, t.rewrites, t.rewrites - t.proved, t.graphs, t.compared, t.instances,
+        some(t.exhausted, "rules with no more graphs to draw"),
+        some(t.few, "rules with few distinct graphs"),
+        some(static_cast<int>(t.undecided.size()), "rules not decided in their time"),
+        t.undecided.empty()
+            ? ""
+            : fmt::format(", {} (--seconds takes longer)", fmt::join(t.undecided, ", ")));
+  if (t.groups)
+    std::cout << fmt::format(
+        "kernels: {} groups run on {} graphs{}\n", t.groups, t.group_graphs,
+        t.refused + t.computed
+            ? fmt::format("; without a condition of class kernel, the contract refused {} more and "
+                          "{} were computed rightly",
+                          t.refused, t.computed)
+            : "");
+}
+
 json row_of(const Tested& t) {
   json left_out = json::array();
   for (const KernelCondition& c : t.group.conditions)
@@ -388,28 +420,11 @@ Result<Exit> body(const Common& common, const Options& asked) {
         continue;  // of the rules that were asked for, none has a case of it
       std::cout << fmt::format("{:<24} declines {}\n", id, conditions.dump());
     }
-    std::cout << fmt::format(
-        "{} rules: {} firing cases, {} holding cases; mutants {} killed, {} implied, {} open; {} "
-        "uncovered\n",
-        rules, totals.fires, totals.holds, totals.killed, totals.implied, totals.open,
-        totals.uncovered);
-    std::cout << fmt::format(
-        "{} of {} rewrites proved now, {} by their stamps: {} graphs, {} compared, {} distinct "
-        "instances, {} rules exhausted, {} with few instances, {} undecided{}\n",
-        totals.proved, totals.rewrites, totals.rewrites - totals.proved, totals.graphs,
-        totals.compared, totals.instances, totals.exhausted, totals.few, totals.undecided.size(),
-        totals.undecided.empty()
-            ? ""
-            : fmt::format(": {} (--seconds takes longer)", fmt::join(totals.undecided, ", ")));
+    print_totals(totals, rules);
     if (const std::string by = proved_semantics(options.rule_dirs.front());
         !full && !by.empty() && by != engine_semantics())
       std::cout
           << "the stamps are of another engine: --full --stamp proves all rewrites with this one\n";
-    std::cout << fmt::format(
-        "{} groups run on {} graphs; {} left out conditions of class kernel: the contract refused "
-        "{}, {} were computed rightly\n",
-        totals.groups, totals.group_graphs, totals.refused + totals.computed, totals.refused,
-        totals.computed);
     std::cout << fmt::format("{} passed, {} failed{}\n", good,
                              rules - good - not_run + (coverage ? totals.uncovered : 0),
                              not_run ? fmt::format(", {} skipped", not_run) : "");
