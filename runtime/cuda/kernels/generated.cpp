@@ -201,7 +201,7 @@ Applicable<KernelPtr> make_generated(Context& context, const Launch& launch,
   auto make = [&]() -> Applicable<KernelPtr> {
     std::string note;
     FERRULE_ASSIGN(CudaLaunch planned, plan_generated(context, launch, call, &note));
-    if (*context.log && !note.empty())
+    if (context.log && *context.log && !note.empty())
       (*context.log)(LogLevel::warning, fmt::format("{}: {}", escape(call.layer), note));
     auto kernel = std::make_unique<Generated>(context, launch, call);
     FERRULE_TRY(kernel->prepare(context, std::move(planned)));
