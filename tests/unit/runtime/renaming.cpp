@@ -190,7 +190,10 @@ TEST_CASE("with every operator renamed plans are equal") {
     if (entry.path().extension() != ".yaml") continue;
     const fs::path to = folder / fs::relative(entry.path(), rules_dir());
     fs::create_directories(to.parent_path());
-    std::ofstream(to) << renamed(read(entry.path()), names);
+    // Functions are parts of models: what they call is renamed as models' nodes are.
+    const std::string text = read(entry.path());
+    const size_t functions = std::min(text.find("\nfunctions:"), text.size());
+    std::ofstream(to) << renamed(text.substr(0, functions), names) << text.substr(functions);
   }
   for (const std::string target : {"cpu-avx512", "sm_90"}) {
     CAPTURE(target);
