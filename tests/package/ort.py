@@ -4,6 +4,7 @@ import threading
 import warnings
 
 import numpy as np
+from onnx import parser
 
 import ferrule.ort
 
@@ -102,4 +103,9 @@ with warnings.catch_warnings(record=True) as seen:
     warnings.simplefilter("always")
     ort.InferenceSession(MODEL, providers=["TensorrtExecutionProvider", "CPUExecutionProvider"])
 assert any("TensorrtExecutionProvider" in str(w.message) for w in seen)
+
+# Sizes that only a run knows: the backend for processors cannot have them, the session runs all the same.
+dynamic = ort.InferenceSession(parser.parse_model('<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (int64[1, M] y) { y = NonZero(x) }')
+                               .SerializeToString(), providers=["CPUExecutionProvider"])
+assert dynamic.run(None, {"x": np.array([0, 3, 0, 4], np.float32)})[0].tolist() == [[1, 3]]
 print("fine")

@@ -21,7 +21,7 @@ COMMON = ["numpy==1.26.4", "setuptools<81"]
 PINS = {"opencv-python-headless": "opencv-python-headless<4.12", "resampy": "resampy<0.4.3"}
 
 # What is known to fail, with a part of what is said then: counted as skipped, and as failed once it agrees.
-KNOWN = {"silero-vad": "error[size_unknown]"}
+KNOWN = {}
 
 
 # --- the programs, each in a process of its own ------------------------------------------------------
