@@ -169,6 +169,7 @@ Evaluated<bool> each_part(std::string_view text, T on_text, E on_expression) {
 
 /// A call that the body refuses stops the writing.
 constexpr std::string_view kRefused = "refused";
+constexpr size_t kMaxWritten = 1 << 24;  ///< an attribute may be the bound of a repetition
 
 Evaluated<bool> write_parts(const std::vector<FunctionText::Part>& parts, Evaluator& with,
                             std::string& out) {
@@ -179,6 +180,8 @@ Evaluated<bool> write_parts(const std::vector<FunctionText::Part>& parts, Evalua
       auto end = with.number(*p.condition);
       if (!end) return tl::unexpected(end.error());
       for (int k = 0; k < *end; ++k) {
+        if (out.size() > kMaxWritten)
+          return wrong(*p.condition, fmt::format("the text grows beyond {} bytes", kMaxWritten));
         with.counters[p.counter] = k;
         if (auto ok = write_parts(p.then, with, out); !ok) return ok;
       }

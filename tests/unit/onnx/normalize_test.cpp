@@ -283,6 +283,9 @@ TEST_CASE("import: operators that are written in others become functions of the 
         "two is too few");
     has(wrong(z, "y = my.Mine<q = 1>(x)"), "is produced by nothing");
     has(wrong(z + "      - y, w = my.Mine<q = 1>(x)\n", "y = my.Mine<q = 1>(x)"), "calls itself");
+    has(wrong(z + "      - {for: i, below: q, do: 'y$(i) = Relu(x)'}\n",
+              "y = my.Mine<q = 9000000000000>(x)"),
+        "the text grows beyond");
     Limits few;
     few.functions = 0;
     has(imported(plain, "y = my.Mine<q = 1>(x)", few), "the number of functions");
