@@ -188,7 +188,8 @@ def main():
         done = run("rules", *arguments, timeout=600)
         report.check(what, harness.crash(done) or (None if done.code == OK else done.tail()))
         if what == "rules coverage":
-            report.check("every condition is covered and decides", None if " 0 implied, 0 open; 0 uncovered" in done.out else done.tail())
+            report.check("every condition is covered and decides", None if "conditions shown to be needed: " in done.out and
+                         not re.search("never decide|nothing shows|no case reaches", done.out) else done.tail())
     fresh = report.folder / "pack"
     fresh.mkdir()
     run("rules", "new", fresh / "mine.yaml")
