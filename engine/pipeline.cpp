@@ -224,7 +224,7 @@ Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& opt
   FERRULE_ASSIGN(k->ops, load_operators(options));
   FERRULE_ASSIGN(k->rules,
                  load_rules(options.rule_dirs, k->ops, options.selection, options.limits));
-  FERRULE_ASSIGN(const std::string target, options.target.empty() || options.target == "cpu"
+  FERRULE_ASSIGN(const std::string target, options.target.empty() || options.target == "host"
                                                ? host_target()
                                                : Result<std::string>(options.target));
   FERRULE_ASSIGN(k->target, load_target(options.rule_dirs, target));

@@ -16,7 +16,7 @@ class KnownFailures;  // known_failures.h
 struct EngineOptions {
   std::vector<std::string> rule_dirs;  ///< first: the shipped rules
   RuleSelection selection;
-  std::string target;               ///< empty: the host's; "cpu": that of the host's processor
+  std::string target;               ///< empty or "host": this processor's
   std::string profile = "ferrule";  ///< whose limits hold (target.h)
   Limits limits;
   bool fold = true;

@@ -10,6 +10,7 @@
 #include "engine/onnx/schema.h"
 #include "runtime/registry.h"
 #include "runtime/session.h"
+#include "runtime/shared_knowledge.h"
 
 namespace ferrule {
 namespace {
@@ -123,7 +124,7 @@ struct Session::State {
                     why.place, why.message, backend->name()));
     options.engine.target.clear();
     left = knowledge;
-    FERRULE_ASSIGN(knowledge, load_knowledge(options.engine));
+    FERRULE_ASSIGN(knowledge, shared_knowledge(options.engine));
     plans.clear();
     FERRULE_ASSIGN(canonical, canonicalize(std::move(*original), *knowledge, options.engine,
                                            options.cancel.get()));
@@ -351,7 +352,7 @@ Result<Session> Session::load(const std::string& path, SessionOptions options) {
   state->options = std::move(options);
   FERRULE_TRY(state->choose(state->options.engine.target));
   auto learn = [engine = &state->options.engine] {
-    auto knowledge = load_knowledge(*engine);
+    auto knowledge = shared_knowledge(*engine);
     (void)schema_default("", "", "");  // ONNX's schemas are registered at their first use
     return knowledge;
   };
@@ -378,7 +379,7 @@ Result<Session> Session::load_bytes(std::string_view model, SessionOptions optio
   auto state = std::make_unique<State>();
   state->options = std::move(options);
   FERRULE_TRY(state->choose(state->options.engine.target));
-  FERRULE_ASSIGN(state->knowledge, load_knowledge(state->options.engine));
+  FERRULE_ASSIGN(state->knowledge, shared_knowledge(state->options.engine));
   FERRULE_ASSIGN(Imported imported, import_bytes(model, state->import_options()));
   FERRULE_TRY(state->take(std::move(imported)));
   state->load_ms = ms_since(start);

@@ -113,7 +113,7 @@ typedef struct ferrule_session_options {
   size_t size;
   const char* backend; /* "auto" (default), "cpu", "cuda", "reference" */
   const char*
-      target; /* "cpu-avx2", "sm_90", "cpu" (this processor), ...; default: this machine's */
+      target; /* "cpu-avx2", "sm_90", "host" (this processor), ...; default: this machine's */
   const char*
       rules; /* the shipped rules; default: $FERRULE_RULES, else where ferrule is installed */
   const char* const* rule_folders; /* rules of one's own */

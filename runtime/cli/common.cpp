@@ -46,7 +46,7 @@ void add_common(CLI::App& command, Common& common, bool model) {
         ->type_name("FILE");
   }
   group->add_option("--target", common.target,
-                    "plan for this device (cpu-avx2, cpu-avx512, sm_75, …; cpu: this processor)");
+                    "plan for this device (cpu-avx2, cpu-avx512, sm_75, …; host: this processor)");
   group->add_option(
       "--profile", common.profile,
       "whose limits hold: ferrule, or tensorrt: those of TensorRT's catalogue, literally");

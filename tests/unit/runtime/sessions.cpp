@@ -8,6 +8,7 @@
 #include "engine/onnx/export.h"
 #include "engine/onnx/import.h"
 #include "runtime/session.h"
+#include "runtime/shared_knowledge.h"
 #include "tests/support/paths.h"
 
 namespace ferrule::test {
@@ -69,6 +70,42 @@ TEST_CASE("two sessions with different meanings of one operator, in threads") {
   fs::remove_all(root);
   CHECK(wrong[0] == "");
   CHECK(wrong[1] == "");
+}
+
+TEST_CASE("sessions with equal options share what they read, until a file changes") {
+  std::string root = (fs::temp_directory_path() / "ferrule-shared-XXXXXX").string();
+  REQUIRE(mkdtemp(root.data()));
+  fs::create_directories(root + "/ops");
+  const auto describe = [&](const char* name, const char* expr) {
+    std::ofstream(root + "/ops/" + name)
+        << "ferrule: 1\nops:\n  - {op: Mine, domain: my.own, in: [x], expr: \"" << expr
+        << "\", source: test}\n";
+  };
+  describe("mine.yaml", "x + 1");
+  EngineOptions options;
+  options.rule_dirs = {rules_dir(), root};
+  options.cache = "";
+  const auto shared = [&](const EngineOptions& o) {
+    auto k = shared_knowledge(o);
+    REQUIRE_MESSAGE(k, (k ? "" : render(k.error())));
+    return *k;
+  };
+  const auto first = shared(options);
+  CHECK(shared(options) == first);
+  for (const auto change : {+[](EngineOptions& o) { o.selection.disable = {"gelu*"}; },
+                            +[](EngineOptions& o) { o.target = "sm_90"; },
+                            +[](EngineOptions& o) { o.limits.match_steps = 77; },
+                            +[](EngineOptions& o) { o.rule_dirs.pop_back(); }}) {
+    EngineOptions other = options;
+    change(other);
+    CHECK(shared(other) != first);
+  }
+  describe("mine.yaml", "x + 10");
+  const auto second = shared(options);
+  CHECK(second != first);
+  describe("other.yaml", "x");  // which describes it again
+  CHECK_FALSE(shared_knowledge(options));
+  fs::remove_all(root);
 }
 
 }  // namespace ferrule::test

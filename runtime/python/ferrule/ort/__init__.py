@@ -342,7 +342,7 @@ class InferenceSession:
         cuda = self._providers[0] == "CUDAExecutionProvider"
         try:
             self._session = _Session(
-                model, target=None if cuda else "cpu", threads=max(0, o.intra_op_num_threads),
+                model, target=None if cuda else "host", threads=max(0, o.intra_op_num_threads),
                 no_fusion=o.graph_optimization_level == GraphOptimizationLevel.ORT_DISABLE_ALL)
         except _Error as e:
             _raise(e)
