@@ -251,13 +251,46 @@ class Binder {
         const auto& parts = p.axes[run + k];
         const Dim size = parts.empty() ? Dim(1) : parts[0].size;
         auto [dim, fresh] = names_.dims.try_emplace(p.role->axes[k], size);
-        // Kernels broadcast what is optional alone.
-        if (!p.role->optional && equal(dim->second, size) == Truth::no)
+        // Kernels broadcast optional operands alone.
+        if ((p.role->result || !p.role->optional) && equal(dim->second, size) == Truth::no)
           return refuse("axes", "{} has {} along {}, another role {}", p.role->name, size.str(),
                         p.role->axes[k], dim->second.str());
       }
     }
     for (const ContractRole& role : rule_.kernel->roles) names_.values.try_emplace(role.name);
+    return runs_agree();
+  }
+
+  static Dim size_of(const AxisMap::value_type& parts) {
+    Dim out(1);
+    for (const AxisPart& p : parts) out = out * p.size;
+    return out;
+  }
+
+  /// Along its leading run a result is as long as the longest of the operands, which kernels take
+  /// its sizes from.
+  bool runs_agree() {
+    for (const Placed& y : placed_) {
+      if (!y.role->result || !y.role->run) continue;
+      const size_t run = y.axes.size() - y.role->axes.size();
+      for (size_t k = 0; k < run; ++k) {  // from the last one on
+        const Dim want = size_of(y.axes[run - 1 - k]);
+        bool differs = true;
+        for (const Placed& x : placed_) {
+          if (x.role->result || !x.role->run) continue;
+          const size_t has = x.axes.size() - x.role->axes.size();
+          const Dim size = has > k ? size_of(x.axes[has - 1 - k]) : Dim(1);
+          const Truth same = equal(size, want);
+          if (same == Truth::no && size != Dim(1))
+            return refuse("axes", "{} has {} along a leading axis, {} has {}", x.role->name,
+                          size.str(), y.role->name, want.str());
+          differs &= same == Truth::no;
+        }
+        if (differs)
+          return refuse("axes", "{} has {} along a leading axis, no operand has", y.role->name,
+                        want.str());
+      }
+    }
     return true;
   }
 

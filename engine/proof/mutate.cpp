@@ -44,6 +44,7 @@ class Mutator {
     of_operator_ = true;
     operators();
     attributes();
+    groups();
     further_operands();
     of_operator_ = false;
     orders();
@@ -358,6 +359,56 @@ class Mutator {
           }
         }
       }
+  }
+
+  static void set_dims(Graph& g, ValueId v, const std::vector<int64_t>& dims) {
+    if (const Tensor* t = g.constant(v))
+      g.set_constant(v, repeated(*t, dims));
+    else
+      g.set_type(v, Type{g.value(v).type.dtype, Shape(dims.begin(), dims.end())});
+  }
+
+  /// The filters of a convolution, which have its groups' channels along axis 1.
+  static ValueId filters_of(const Graph& g, NodeId n) {
+    const ValueId w = g.input(n, g.node(n).op.text().starts_with("QLinear") ? 3 : 1);
+    const bool free = w && !g.value(w).producer && g.value(w).type.shape;
+    return free && g.value(w).type.rank() > 2 && constant_shape(*g.value(w).type.shape) ? w
+                                                                                        : ValueId{};
+  }
+
+  /// `to` groups in the place of one, each with as many filters (and addends) as there were: what
+  /// is cut out of their results then has some of one group, too. 0: a group a channel.
+  static void group(Graph& g, NodeId n, int64_t to) {
+    const ValueId w = filters_of(g, n);
+    if (!w) return;
+    std::vector<int64_t> dims = *constant_shape(*g.value(w).type.shape);
+    if (to == 0) to = dims[1];
+    if (to < 2 || dims[1] % to) return;
+    const int64_t was = dims[0];
+    dims[0] *= to, dims[1] /= to;
+    set_dims(g, w, dims);
+    const ValueId b = g.input(n, 2);
+    if (const Tensor* t = g.constant(b); t && t->dims() == std::vector{was})
+      set_dims(g, b, {dims[0]});
+    g.set_attr(n, "group", to);
+  }
+
+  /// An attribute `group` alone fits no filters.
+  void groups() {
+    std::vector<NodeId> all;
+    for (NodeId n : g_.order()) {
+      const Attr* a = g_.node(n).attrs.find("group");
+      if (a && same_attr(*a, int64_t{1}) && filters_of(g_, n)) all.push_back(n);
+    }
+    for (int64_t to : {2, 0}) {
+      const std::string how = to ? "gets 2 groups" : "is depthwise";
+      for (NodeId n : all)
+        add(fmt::format("{} {}", op_of(n), how), [=](Graph& g) { group(g, n, to); });
+      if (all.size() > 1)
+        add("every convolution " + how, [=](Graph& g) {
+          for (NodeId n : all) group(g, n, to);
+        });
+    }
   }
 
   /// Optional operands left out, and values in slots where another stood.

@@ -230,6 +230,11 @@ Applicable<KernelPtr> make_softmax_topk(Context& context, const KernelCall& call
     return refuse("a row of more than 2^31 elements");
   if (s.k < 0 || s.k > x.dims.back())
     return refuse(fmt::format("the first {} of {}", s.k, x.dims.back()));
+  // A rule may bind what is no selection of the last axis: that many are written.
+  std::vector<int64_t> made = x.dims;
+  made.back() = s.k;
+  for (const auto& slot : {s.values, s.indices})
+    if (slot && call.outputs[*slot].dims != made) return refuse("results of other sizes");
   return std::make_unique<SoftmaxTopKKernel>(call, s,
                                              context.target && context.target->has_isa("avx512f"));
 }

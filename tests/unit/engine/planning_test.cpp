@@ -234,3 +234,37 @@ roles: {x: x, values: v, indices: i, k: "value(k)"}
     return r.rule->id == "again" && r.why.find("is a group already") != std::string::npos;
   }));
 }
+
+TEST_CASE("roles whose leading axes differ in size are no group") {
+  std::string own = (std::filesystem::temp_directory_path() / "ferrule-runs-XXXXXX").string();
+  REQUIRE(mkdtemp(own.data()));
+  std::ofstream(own + "/any_axis.yaml") << R"yaml(ferrule: 2
+id: any_axis
+kind: window
+doc: Takes a selection along any axis for one along the last.
+source: [test]
+phase: windows
+before: [softmax_topk]
+numerics: exact
+match: |
+  p = Softmax<...>(x)
+  v, i = TopK<...>(p, k!)
+outputs: [v, i]
+contract: softmax_topk
+roles: {x: x, values: v, indices: i, k: "value(k)"}
+)yaml";
+  EngineOptions o;
+  o.rule_dirs = {rules_dir(), own};
+  o.target = "cpu-avx2";
+  o.allow_unproven = {"any_axis"};
+  o.near_misses = true;
+  const auto k = must(load_knowledge(o));
+  const Fused f = must(fuse(graph("g (float[7,2] x) => (float[3,2] v, int64[3,2] i) "
+                                  "<int64[1] k = {3}> { p = Softmax(x) v, i = TopK<axis=0>(p, k) "
+                                  "}"),
+                            *k, o));
+  CHECK(f.graph.live_nodes() == 2);
+  CHECK(std::ranges::any_of(f.near_misses, [](const Rejection& r) {
+    return r.rule->id == "any_axis" && r.id == "softmax_topk.axes";
+  }));
+}

@@ -106,6 +106,13 @@ const Case kWrong[] = {
      "y = Add(Clip(x, lo, hi), c)",
      "g (float[3] i) => (float[3] o) <float c = {0.0}, float lo = {-9.0}, float hi = {9.0}> { t = "
      "Add(i, c) o = Clip(t, lo, hi) }"},
+    {"filters cut out of groups", "reassociating",
+     "[conv] t = Conv<...>(x, W!)\ny = Slice(t, s!, e!, 1)",
+     "y = conv<...conv>(x, Slice(W, s, e, Constant<value_ints=[0]>()))",
+     "g (float[1,2,3,3] i) => (float[1,1,3,3] o) <float[2,2,1,1] W = {1.0, -2.0, 3.0, 0.5}, "
+     "int64[1] s = {1}, int64[1] e = {2}, int64[1] a = {1}> { t = Conv(i, W) o = Slice(t, s, e, a) "
+     "}",
+     "types: [f32]\n"},
 };
 
 const Case kRight[] = {
