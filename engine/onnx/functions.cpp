@@ -33,19 +33,14 @@ class FunctionWriter {
       : m_(m), ops_(ops), limits_(limits) {
     names_.insert(std::begin(kByOnnx), std::end(kByOnnx));
     for (const auto& [_, f] : ops.functions()) names_.insert(f.op);
-    for (const auto& f : m.functions()) own_.emplace(canonical_domain(f.domain()), f.name());
-    const auto& g = m.graph();
-    for (const auto* list : {&g.input(), &g.value_info(), &g.output()})
-      for (const auto& v : *list) types_[v.name()] = v.type();
-    for (const auto& t : g.initializer()) {
-      auto* type = types_[t.name()].mutable_tensor_type();
-      type->set_elem_type(t.data_type());
-      type->mutable_shape()->clear_dim();
-      for (int64_t d : t.dims()) type->mutable_shape()->add_dim()->set_dim_value(d);
-    }
   }
 
   Status run() {
+    // Most models have none.
+    const auto calls = [&](const auto& f) { return called(f.node()); };
+    if (!called(m_.graph().node()) && std::ranges::none_of(m_.functions(), calls)) return {};
+    note_types();
+    for (const auto& f : m_.functions()) own_.emplace(canonical_domain(f.domain()), f.name());
     FERRULE_ASSIGN(Opsets opsets, read_opsets(m_.opset_import(), "model"));
     FERRULE_TRY(nodes(*m_.mutable_graph()->mutable_node(), opsets));
     // The list grows: functions call others. Elements stay where they are.
@@ -58,6 +53,29 @@ class FunctionWriter {
   }
 
  private:
+  bool called(const Nodes& list) const {
+    return std::ranges::any_of(list, [&](const onnx::NodeProto& n) {
+      return names_.contains(n.op_type()) ||
+             std::ranges::any_of(n.attribute(), [&](const onnx::AttributeProto& a) {
+               return (a.has_g() && called(a.g().node())) ||
+                      std::ranges::any_of(a.graphs(),
+                                          [&](const auto& g) { return called(g.node()); });
+             });
+    });
+  }
+
+  void note_types() {
+    const auto& g = m_.graph();
+    for (const auto* list : {&g.input(), &g.value_info(), &g.output()})
+      for (const auto& v : *list) types_[v.name()] = v.type();
+    for (const auto& t : g.initializer()) {
+      auto* type = types_[t.name()].mutable_tensor_type();
+      type->set_elem_type(t.data_type());
+      type->mutable_shape()->clear_dim();
+      for (int64_t d : t.dims()) type->mutable_shape()->add_dim()->set_dim_value(d);
+    }
+  }
+
   Status nodes(Nodes& list, const Opsets& opsets) {
     for (onnx::NodeProto& n : list) {
       FERRULE_TRY(node(n, opsets));
