@@ -131,6 +131,7 @@ class Prover {
     Rule weaker = rule_;
     std::erase_if(weaker.where, [&](const Condition& x) { return x.id == c.id; });
     int violated = 0, invalid = 0, guaranteed = 0;
+    bool unseen = false;
     for (const Sample& s : samples_.all()) {
       if (!in_time()) break;
       if (s.declined_by.empty()) continue;
@@ -142,6 +143,7 @@ class Prover {
             s.declined_by == c.id && (without.nearest.id == "D7" || without.nearest.id == "D9");
         continue;
       }
+      unseen |= without.fired && s.declined_by == c.id && s.truth == Truth::unknown;
       if (!s.valid) {
         ++invalid;
         continue;
@@ -159,6 +161,11 @@ class Prover {
       }
       p.state = ConditionProof::State::killed;
       p.how = s.text + ": " + what;
+      return p;
+    }
+    if (violated == 0 && guaranteed > 0 && unseen) {
+      p.state = ConditionProof::State::killed;
+      p.how = "the engine declines graphs that violate it, but not where their sizes are open";
       return p;
     }
     if (violated == 0 && invalid + guaranteed > 0) p.state = ConditionProof::State::implied;
