@@ -22,7 +22,7 @@ class RandomImages {
     images_.push_back({"x", 8});
     const int64_t nodes = 5 + draw(56);
     for (int64_t k = 0; k < nodes; ++k) add();
-    const Image& last = images_.back();
+    const Image last = images_.back();  // result_of_eight may add to them
     return fmt::format(
         "g (float[1,8,8,8] x) => (float[1,{},8,8] {}{}) <{}> {{\n{}}}", last.channels, last.name,
         draw(3) ? "" : fmt::format(", float[1,8,8,8] {}", result_of_eight()), constants_, body_);
