@@ -409,11 +409,15 @@ Status CpuExecutable::run_launches(std::span<const void* const> inputs,
   return {};
 }
 
+void CpuExecutable::use_team_of(const Step& s) {
+  if (s.serial == serial_) [[likely]]
+    return;
+  serial_ = s.serial;
+  set_threads(serial_ ? 1 : team_);
+}
+
 Status CpuExecutable::run_step(Step& s) {
-  if (s.serial != serial_) [[unlikely]] {
-    serial_ = s.serial;
-    set_threads(serial_ ? 1 : team_);
-  }
+  use_team_of(s);
   return s.hides_nan ? run_hiding(s) : call(s);
 }
 

@@ -74,6 +74,7 @@ class CpuExecutable final : public Executable {
   bool overwrites_input(std::span<const void* const> inputs, std::span<void* const> outputs) const;
   Status run_steps();
   Status run_until_stopped();
+  void use_team_of(const Step& step);
   Status run_step(Step& step);
   Status call(Step& step);
   Status run_hiding(Step& step);

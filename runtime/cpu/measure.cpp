@@ -8,6 +8,7 @@
 #include "runtime/cpu/executable.h"
 #include "runtime/cpu/implementations.h"
 #include "runtime/parallel.h"
+#include "runtime/scoped_threads.h"
 
 namespace ferrule::cpu {
 namespace {
@@ -47,6 +48,7 @@ Applicable<> CpuExecutable::add_candidates(Context& context, size_t layer, const
 Status CpuExecutable::measure_pass(std::vector<Measured>& rows, size_t turn) {
   size_t row = 0;
   for (Step& s : steps_) {
+    use_team_of(s);
     if (s.others.empty()) {
       FERRULE_TRY(s.kernel->run());
       continue;
@@ -78,6 +80,8 @@ Result<std::vector<Measured>> CpuExecutable::measure(std::span<const void* const
       rows.push_back(std::move(m));
     }
   if (rows.empty()) return rows;
+  const ScopedThreads scope(team_);  // scratch is for these
+  serial_ = false;
   const auto begin = Clock::now();
   for (size_t turn = 0;
        turn < kPasses || std::chrono::duration<double>(Clock::now() - begin).count() < seconds;

@@ -46,7 +46,8 @@ def options(report, net):
     tuning = folder / "tuning.yaml"
     conv = harness.model(folder / "conv.onnx", """agraph (float[1,8,12,12] x) => (float[1,8,10,10] y) <float[8,8,3,3] W = {%s}> { y = Conv (x, W) }"""
                          % ", ".join(["0.5"] * 576))
-    run("tune", conv, "-o", tuning, "--seconds", "0.05", "--threads", "1", "--backend", "cpu")
+    done = run("tune", conv, "-o", tuning, "--seconds", "0.05", "--threads", "1", "--backend", "cpu")
+    report.check("tune on one thread", None if done.code == OK else done.tail())
     done = run("run", net, "--tuning", tuning, "--backend", "cpu", "--threads", "1")
     report.check("a tuning file of another model", None if done.code == OK and re.search(r"tuning\.yaml is of another model", done.err) else done.tail())
     done = run("run", conv, "--tuning", tuning, "--backend", "cpu", "--threads", "1")

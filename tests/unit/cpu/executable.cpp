@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "runtime/parallel.h"
 #include "tests/unit/cpu/plans.h"
 
 namespace ferrule::cpu::test {
@@ -18,6 +19,33 @@ TEST_CASE("pointwise layers: broadcasts, scalars, several axes, in place") {
   m.graph.add_output(d);
   m.graph.add_output(m.node("Mul", {d, d}));
   check(m.graph);
+}
+
+TEST_CASE("implementations are measured on the plan's threads, whatever the caller has set") {
+  Model m;
+  // A prime number of channels: no candidate's scratch ends where another thread's would fit.
+  ValueId x = m.input({1, 61, 40, 40});
+  m.graph.add_output(m.node("Conv", {x, m.constant(random_tensor({61, 61, 3, 3}, 1))},
+                            {{"kernel_shape", Dims{3, 3}},
+                             {"pads", Dims{1, 1, 1, 1}},
+                             {"strides", Dims{1, 1}},
+                             {"dilations", Dims{1, 1}},
+                             {"group", int64_t{1}},
+                             {"auto_pad", std::string("NOTSET")}},
+                            {1, 61, 40, 40}));
+  auto p = prepare(m.graph, {}, nullptr, true);
+  const std::vector<Tensor> inputs = inputs_of(m.graph, 3);
+  std::vector<float> result(61 * 40 * 40);
+  const void* in[] = {inputs[0].data()};
+  void* out[] = {result.data()};
+  set_threads(64);
+  auto measured = p->executable->measure(in, out, 0.01);
+  CHECK(threads() == 64);
+  set_threads(2);
+  REQUIRE(measured.has_value());
+  REQUIRE(measured->size() == 1);
+  CHECK(measured->front().microseconds.size() >= 2);
+  CHECK(difference(*p, m.graph, inputs) == "");
 }
 
 TEST_CASE(

@@ -80,9 +80,9 @@ struct Prepared {
 };
 
 /// `backend`: of plans that share packed weights; null: a new one. It may give back the weights of
-/// `g`.
+/// `g`. `all_candidates`: ready for measure().
 inline std::unique_ptr<Prepared> prepare(const Graph& g, const LowerOptions& options = {},
-                                         Backend* backend = nullptr) {
+                                         Backend* backend = nullptr, bool all_candidates = false) {
   auto p = std::make_unique<Prepared>();
   auto plan = make_plan(std::move(*g.clone()), p->device, operators());
   REQUIRE_MESSAGE(plan.has_value(), (plan ? "" : render(plan.error())));
@@ -92,6 +92,7 @@ inline std::unique_ptr<Prepared> prepare(const Graph& g, const LowerOptions& opt
   p->lowered = std::move(*lowered);
   PrepareContext context{p->plan, p->lowered, operators(), p->device, p->limits, 2, {}};
   context.own_weights = backend != nullptr;
+  context.all_candidates = all_candidates;
   auto e = (backend ? backend : p->backend.get())->prepare(context);
   REQUIRE_MESSAGE(e.has_value(), (e ? "" : e.error().reason()));
   p->executable = std::move(*e);
