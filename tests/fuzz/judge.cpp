@@ -54,6 +54,23 @@ Tolerance tolerance_of(DType result, DType coarsest) {
   return is_float(result) && other.relative > own.relative ? other : own;
 }
 
+/// Finite floats no further from 0 than `most`.
+Tensor clamped(const Tensor& t, double most) {
+  if (!is_float(t.dtype())) return t;
+  std::vector<double> values = t.to_f64();
+  for (double& v : values)
+    if (std::isfinite(v)) v = std::clamp(v, -most, most);
+  return converted(Tensor::of<double>(DType::f64, t.dims(), values), t.dtype());
+}
+
+/// `exact`, and `otherwise` in its place where that is not finite; both in f64.
+Tensor finite_or(const Tensor& exact, const Tensor& otherwise) {
+  std::vector<double> values = exact.to_f64();
+  for (size_t k = 0; k < values.size() && exact.dims() == otherwise.dims(); ++k)
+    if (!std::isfinite(values[k])) values[k] = otherwise.at_f64(static_cast<int64_t>(k));
+  return Tensor::of<double>(DType::f64, exact.dims(), values);
+}
+
 /// Whether floats become integers: what NaN becomes then, ONNX leaves open.
 bool rounds_to_integers(const Graph& g) {
   return std::ranges::any_of(g.order(), [&](NodeId id) {
@@ -332,6 +349,37 @@ void Judge::compare(const Named& got, const Named& want, const Case& c, Verdict&
   }
 }
 
+/// Whether results differ only where numbers leave the range of f64 on the way, which a rule may
+/// keep from happening (the logarithm of an exponential): there the rewritten graph in f64 is what
+/// they are held against, and everything is right once the inputs are of everyday size.
+bool Judge::leaves_range(const Case& c, const Configuration& configuration, const Named& got,
+                         const Named& want) const {
+  Case tame = c;
+  for (auto& [name, t] : tame.inputs) t = clamped(t, 50);
+  auto g = graph(c);
+  if (g && std::ranges::all_of(c.inputs, [&](const auto& input) {
+        return tame.inputs.at(input.first).identical(input.second);
+      }))
+    return false;
+  EngineOptions options;
+  options.rule_dirs = {options_.rules};
+  options.target = configuration.target;
+  options.cache.clear();
+  auto exact = g ? interpreted(*g, c, true) : fail(g.error());
+  auto fused = g ? fuse(std::move(*g), *fused_.at(configuration.target), options) : fail(g.error());
+  auto after = fused ? interpreted(fused->graph, c, true) : fail(fused.error());
+  if (!exact || !after) return false;
+  for (const auto& [name, w] : want) {
+    const Tensor& result = got.at(name);
+    const Tolerance allowed = tolerance_of(w.dtype(), coarsest(fused->graph));
+    if (ferrule::compare(result, w, allowed).ok) continue;
+    if (!is_float(w.dtype())) return false;
+    const Tensor held = finite_or(exact->at(name), after->at(name));
+    if (beyond(result, w, {held, {w}}, allowed) >= 0) return false;
+  }
+  return judge(tame, configuration).kind == Verdict::passed;
+}
+
 /// What ONNX Runtime makes of what was written, against what it makes of the graph as it came.
 void Judge::in_onnx_runtime(const Case& c, const std::string& model, const Named& want,
                             Verdict& verdict) const {
@@ -408,6 +456,8 @@ Verdict Judge::judge(const Case& c, const Configuration& configuration) const {
   compare(got->outputs, *want, c, verdict);
   if (verdict.kind == Verdict::failed && leaves_integers_open(*g, c))
     return {Verdict::passed, "", kOpen};
+  if (verdict.kind == Verdict::failed && leaves_range(c, configuration, got->outputs, *want))
+    return {Verdict::passed, "", "numbers that leave the range of f64 on the way"};
   const bool hides_nan =
       configuration.fast_math || (configuration.backend == "cuda" && !configuration.strict);
   if (verdict.kind == Verdict::failed && hides_nan && makes_nan(c)) {

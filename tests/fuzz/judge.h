@@ -69,6 +69,8 @@ class Judge {
   Result<Ran> exported(const Case& c, const Configuration& configuration) const;
   Result<Ran> by_program(const Case& c, const Configuration& configuration) const;
   void compare(const Named& got, const Named& want, const Case& c, Verdict& verdict) const;
+  bool leaves_range(const Case& c, const Configuration& configuration, const Named& got,
+                    const Named& want) const;
   void in_onnx_runtime(const Case& c, const std::string& model, const Named& want,
                        Verdict& verdict) const;
 
