@@ -54,6 +54,16 @@ Tolerance tolerance_of(DType result, DType coarsest) {
   return is_float(result) && other.relative > own.relative ? other : own;
 }
 
+/// A factor that becomes part of weights rounds them once more, to a neighbour in their type.
+void round_weights(Graph& g, Draw& noise) {
+  for (size_t k = 0; k < g.value_slots(); ++k) {
+    const ValueId v{static_cast<uint32_t>(k)};
+    if (const Tensor* t = g.constant(v);
+        t && !g.value(v).dead && is_float(t->dtype()) && t->rank() >= 2)
+      g.set_constant(v, converted(off_by_rounding(*t, t->dtype(), noise), t->dtype()));
+  }
+}
+
 /// Finite floats no further from 0 than `most`.
 Tensor clamped(const Tensor& t, double most) {
   if (!is_float(t.dtype())) return t;
@@ -243,8 +253,11 @@ std::vector<Named> Judge::moved(const Graph& g, const Case& c) const {
   constexpr int kEvaluations = 8;
   Draw noise(1);
   std::vector<Named> all;
-  for (int n = 0; n < kEvaluations; ++n)
-    if (auto m = interpreted(g, c, true, &noise)) all.push_back(std::move(*m));
+  for (int n = 0; n < kEvaluations; ++n) {
+    auto rounded = g.clone();
+    round_weights(*rounded, noise);
+    if (auto m = interpreted(*rounded, c, true, &noise)) all.push_back(std::move(*m));
+  }
   return all;
 }
 
