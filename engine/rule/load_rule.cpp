@@ -59,7 +59,7 @@ constexpr KeyDoc kRuleKeys[] = {
     {"tail", R"({"$ref":"#/$defs/region"})", "absorb: what may follow the anchor's result"},
     {"region", R"({"$ref":"#/$defs/region"})", "region: what grows"},
     {"merge", R"({"$ref":"#/$defs/merge"})", "merge: siblings"},
-    {"place", kTextMap, "place: where operands live: xs: \"slices(y, a)\""},
+    {"place", kTextMap, "place: where operands live: xs: \"slices(y)\""},
     {"name", kText, "name of the layer, with {holes}"},
     {"tests", R"({"$ref":"#/$defs/tests"})", "firing and holding cases"},
 };
@@ -511,18 +511,19 @@ class RuleReader {
         (it->second.kind != Bound::Kind::value && it->second.kind != Bound::Kind::value_list))
       r_.invalid(n, fmt::format("\"{}\" is no operand of the pattern", escape(n.text)));
   }
-  /// "slices(whole, axis)"; nullopt: it is something else.
+  /// "slices(whole)" or "slices(whole, axis)"; nullopt: it is something else.
   static std::optional<PlaceSpec> place_spec(std::string parts, std::string_view t) {
     constexpr std::string_view kHead = "slices(";
-    const size_t comma = t.find(',');
-    if (!t.starts_with(kHead) || !t.ends_with(")") || comma == t.npos) return std::nullopt;
+    if (!t.starts_with(kHead) || !t.ends_with(")")) return std::nullopt;
+    t = t.substr(kHead.size(), t.size() - kHead.size() - 1);
+    const size_t comma = std::min(t.find(','), t.size());
     auto word = [](std::string_view s) {
       while (s.starts_with(' ')) s.remove_prefix(1);
       while (s.ends_with(' ')) s.remove_suffix(1);
       return std::string(s);
     };
-    return PlaceSpec{std::move(parts), word(t.substr(kHead.size(), comma - kHead.size())),
-                     word(t.substr(comma + 1, t.size() - comma - 2))};
+    return PlaceSpec{std::move(parts), word(t.substr(0, comma)),
+                     comma == t.size() ? "" : word(t.substr(comma + 1))};
   }
 
   /// One entry of names that the pattern binds.
@@ -539,13 +540,14 @@ class RuleReader {
     };
     using K = Bound::Kind;
     if (!p)
-      r_.invalid(*n, "one entry: values, and \"slices(whole, axis)\" that they are",
-                 "place: {xs: \"slices(y, a)\"}");
+      r_.invalid(*n, "one entry: values, and \"slices(whole)\" that they are",
+                 "place: {xs: \"slices(y)\"}");
     else if (!is(p->parts, K::value_list, K::value) || !is(p->whole, K::value, K::value) ||
-             !is(p->axis, K::attr, K::attr))
-      r_.invalid(*n,
-                 fmt::format("{}, {} and {} must be values and an attribute that the pattern binds",
-                             escape(p->parts), escape(p->whole), escape(p->axis)));
+             (!p->axis.empty() && !is(p->axis, K::attr, K::attr)))
+      r_.invalid(*n, fmt::format(
+                         "{} and {} must be values that the pattern binds{}", escape(p->parts),
+                         escape(p->whole),
+                         p->axis.empty() ? "" : fmt::format(", {} an attribute", escape(p->axis))));
     else
       rule_.place = std::move(*p);
   }

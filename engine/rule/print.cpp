@@ -75,8 +75,8 @@ class Printer {
     region();
     if (r_.kind == RuleKind::merge) merge();
     if (r_.kind == RuleKind::place)
-      out_ += fmt::format("place:\n  {}: \"slices({}, {})\"\n", r_.place.parts, r_.place.whole,
-                          r_.place.axis);
+      out_ += fmt::format("place:\n  {}: \"slices({}{}{})\"\n", r_.place.parts, r_.place.whole,
+                          r_.place.axis.empty() ? "" : ", ", r_.place.axis);
     field("name", r_.name);
     tests();
     return std::move(out_);

@@ -169,6 +169,13 @@ def attentions(floats):
                 f"({f}[2,40,{9 * size}] x) => ({f}[2,3,40,{size}] y) <{scale}, int64[4] h = {{0, 0, 3, {size}}}> {{ qp, kp, vp = Split<axis = 2, num_outputs = 3>(x) qh = Reshape(qp, h) "
                 "kh = Reshape(kp, h) vh = Reshape(vp, h) q = Transpose<perm = [0,2,1,3]>(qh) k = Transpose<perm = [0,2,3,1]>(kh) v = Transpose<perm = [0,2,1,3]>(vh) "
                 "d = MatMul(q, k) u = Mul(d, c) p = Softmax<axis = -1>(u) y = MatMul(p, v) }")
+        # The same by index, and by a Split, behind a Transpose, as vision transformers write it.
+        for how, take in (("index", "q = Gather<axis = 0>(t, i0) k1 = Gather<axis = 0>(t, i1) v = Gather<axis = 0>(t, i2) "),
+                          ("unbind", "qs, ks, vs = Split<axis = 0, num_outputs = 3>(t) q = Squeeze(qs, a) k1 = Squeeze(ks, a) v = Squeeze(vs, a) ")):
+            yield f"attention_{how}_{t}", (
+                f"({f}[2,40,16] n, {f}[16,192] w) => ({f}[2,4,40,16] y) <{scale}, int64[5] h = {{0, 40, 3, 4, 16}}, int64[1] a = {{0}}, int64 i0 = {{0}}, int64 i1 = {{1}}, int64 i2 = {{2}}> "
+                "{ x = MatMul(n, w) r = Reshape(x, h) t = Transpose<perm = [2,0,3,1,4]>(r) " + take +
+                "k = Transpose<perm = [0,1,3,2]>(k1) d = MatMul(q, k) u = Mul(d, c) p = Softmax<axis = -1>(u) y = MatMul(p, v) }")
         yield f"attention_odd_{t}", first(2, 3, 33, 44, 12, 12) + constants + begin + "u = Identity(s) " + core
         # Some queries have no key at all.
         gone = ", ".join([MASKED[t]] * (44 * 3) + [ZERO[t]] * (44 * 30))

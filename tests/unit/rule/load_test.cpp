@@ -197,8 +197,8 @@ TEST_CASE("what siblings share and where values live is bound by the pattern") {
   CHECK(has(refused(merge + "{over: x, axis: \"-1\", weights: {1: \"rank(C)\"}}\n"),
             "C is not bound by the pattern"));
   const std::string place = "kind: place\nmatch: \"y = Concat<axis=$a>(xs...)\"\nplace: ";
-  CHECK(has(refused(place + "{xs: \"parts(y, a)\"}\n"), "slices(whole, axis)"));
-  CHECK(has(refused(place + "{xs: \"slices(z, a)\"}\n"), "must be values and an attribute"));
+  CHECK(has(refused(place + "{xs: \"parts(y, a)\"}\n"), "slices(whole)"));
+  CHECK(has(refused(place + "{xs: \"slices(z, a)\"}\n"), "must be values that the pattern binds"));
 }
 
 TEST_CASE("order: phases, then before and after, then paths") {
