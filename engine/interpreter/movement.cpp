@@ -32,6 +32,7 @@ Result<Tensor> moved(const Call& c, const Dims& dims, const Movement& m, const T
                      const Dims& bases) {
   if (m.fill && m.fill->dtype() != source.dtype())
     return c.bad("the padding value is not one {}", name(source.dtype()));
+  if (count(dims) == 0) return take(source, dims, {});  // of however many parts
   const auto parts = parts_of(m, dims, c.input(0)->dims().size(), SIZE_MAX);
   FERRULE_ASSERT(parts.has_value(), "a movement that is not straight");
   auto sources = [&](const MovedPart& p) {

@@ -99,7 +99,7 @@ const std::vector<T>& of_attribute(const std::map<std::string, std::vector<T>, s
 
 Hints hints_of(const Rule& rule, const std::vector<const Graph*>& cases) {
   Hints out;
-  out.numbers = {0, 1};
+  out.numbers = {0, 1, 2, 0.5, -1};
   HintCollector collect(out);
   for (const Condition& c : rule.where)
     if (c.expr) collect.expression(*c.expr);
@@ -107,8 +107,14 @@ Hints hints_of(const Rule& rule, const std::vector<const Graph*>& cases) {
   for (double d : out.numbers)
     if (d > 8 && d <= 300 && d == std::floor(d))
       for (int64_t by : {-1, 0, 1}) out.sizes.push_back(static_cast<int64_t>(d) + by);
+  bool converts = false;
   for (const PatternLine& l : rule.match.lines)
-    each_expr(*l.expr, [&](const PatternExpr& e) { collect.pattern(e); });
+    each_expr(*l.expr, [&](const PatternExpr& e) {
+      collect.pattern(e);
+      converts |= contains(e.ops, "Cast") || contains(e.ops, "CastLike");
+    });
+  // A size, a count or a place that an integer of 8 bits does not hold.
+  if (converts) out.sizes.insert(out.sizes.end(), {130, 257, 300});
   const auto [open, modes] = std::pair(out.open_attributes, out.modes);
   for (const PatternLine& l : rule.rewrite.lines)
     each_expr(*l.expr, [&](const PatternExpr& e) { collect.pattern(e); });

@@ -8,6 +8,7 @@
 #include "engine/base/diagnostics.h"
 #include "engine/proof/edit.h"
 #include "engine/proof/hints.h"
+#include "engine/proof/values.h"
 #include "engine/rewrite/replacement.h"
 
 namespace ferrule {
@@ -52,6 +53,7 @@ class Mutator {
     sizes();
     ranks();
     constants();
+    shared_constants();
     numbers_of_others();
     backwards();
     operands();
@@ -214,6 +216,13 @@ class Mutator {
         }
         change("becomes 0", [](double, int64_t) { return 0.0; });
         change("becomes -1", [](double, int64_t) { return -1.0; });
+        if (t.dtype() != DType::boolean) {
+          const double most = largest(t.dtype());
+          change("becomes the least number whose square wraps",
+                 [=](double, int64_t) { return std::floor(std::sqrt(most)) + 1; });
+          change("becomes a number that wraps three times",
+                 [=](double, int64_t) { return std::floor(most / 3) + 1; });
+        }
         integers(v);
         continue;
       }
@@ -221,12 +230,37 @@ class Mutator {
              [](double x, int64_t i) { return 2 * x + 0.25 * static_cast<double>(i % 3); });
       change("becomes 0", [](double, int64_t) { return 0.0; });
       change("becomes 1", [](double, int64_t) { return 1.0; });
+      change("becomes 2", [](double, int64_t) { return 2.0; });
+      change("becomes a half", [](double, int64_t) { return 0.5; });
       if (!scope_.near)
         change("changes a little", [](double x, int64_t) { return x * (1 + 1e-4) + 1e-5; });
       change("changes sign", [](double x, int64_t) { return -x; });
       change("varies", [](double x, int64_t i) { return x + 0.5 * static_cast<double>(i); });
       change("becomes infinite", [](double, int64_t) { return INFINITY; });
       change("becomes large", [](double, int64_t) { return 1e12; });
+    }
+  }
+
+  /// A constant that several nodes read becomes another one for one of them.
+  void shared_constants() {
+    for (ValueId v : tensors()) {
+      const Tensor& t = *g_.constant(v);
+      const std::vector<Use> uses = g_.value(v).uses;
+      if (uses.size() < 2 || t.dtype() == DType::string || size_bits(t.dtype()) % 8 ||
+          t.numel() == 0)
+        continue;
+      const bool real = is_float(t.dtype());
+      for (const Use& u : uses)
+        for (int how = 0; how < (real ? 1 : 3); ++how)
+          if (u.slot >= 0)
+            add(fmt::format("{} is another one for \"{}\"", name(v), g_.node(u.node).name),
+                [=](Graph& g) {
+                  const Tensor other = mapped(*g.constant(v), [=](double x, int64_t) {
+                    return real ? 1.5 * x + 0.25 : how == 0 ? x + 1 : how == 1 ? x - 1 : -1 - x;
+                  });
+                  const ValueId mine = g.add_constant(g.fresh_name(g.value(v).name), other);
+                  g.set_input(u.node, static_cast<size_t>(u.slot), mine);
+                });
     }
   }
 

@@ -330,6 +330,11 @@ Tensor Proposer::contents(DType t, const std::vector<int64_t>& dims, const Graph
   for (uint32_t v = 0; v < g.value_slots(); ++v)
     if (const Tensor* c = g.constant(ValueId{v}); c && c->dtype() == t && c->dims() == dims)
       same.push_back(c);
+  if (is_int(t) && draw_.chance(6)) {  // two of which have a product that wraps
+    const double most = largest(t);
+    return filled(draw_.chance(50) ? std::floor(std::sqrt(most)) + 1
+                                   : std::floor(most / draw_.between(int64_t{2}, int64_t{4})) + 1);
+  }
   const int64_t how = draw_.below(100);
   if (how < 10 && !same.empty()) return *draw_.of(same);
   if (how < 32) return filled(draw_.of(hints_.numbers));

@@ -1,6 +1,8 @@
 // The numbers that tensors of a proof hold: what a rule does is asked for small numbers, over the
 // whole range of the type, at its limits, and for the special values of floats.
 #pragma once
+#include <cmath>
+
 #include "engine/graph/tensor.h"
 #include "engine/proof/draw.h"
 
@@ -28,5 +30,8 @@ struct FloatLimits {
   double smallest() const;         ///< the least subnormal
 };
 FloatLimits float_limits(DType t);
+
+/// The largest integer of the type, as near as f64 has it.
+inline double largest(DType t) { return std::ldexp(1.0, size_bits(t) - is_signed_int(t)) - 1; }
 
 }  // namespace ferrule
