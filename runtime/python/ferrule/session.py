@@ -42,6 +42,9 @@ class Answer(dict):
     def __str__(self) -> str:
         return self.text
 
+    def _repr_pretty_(self, printer, cycle: bool) -> None:
+        printer.text(self.text)
+
     def _repr_html_(self) -> str:
         layers = self.get("layers")
         if not isinstance(layers, list):
@@ -206,7 +209,7 @@ class Session:
                                       errors="replace", env={**os.environ, "NO_COLOR": "1"}, check=False)
                 if done.returncode not in fine:
                     raise Error(done.stderr.strip() or f"ferrule {name} ended with {done.returncode}", exit_code=done.returncode)
-                return done.stdout
+                return done.stdout.replace(os.path.join(folder, ""), "")  # a model of bytes has no path to speak of
             return Answer(json.loads(run("--json")), run())
 
     def explain(self, shapes: Mapping[str, Sequence[int]] | None = None) -> Answer:
