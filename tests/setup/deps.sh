@@ -169,9 +169,9 @@ make_onnx() {
     "$cmake" -S "$work/onnx-$ONNX_VERSION" -B "$work/build" -G Ninja -DCMAKE_CXX_COMPILER="$compiler" \
       -DCMAKE_INSTALL_PREFIX="$work/prefix" -DCMAKE_INSTALL_LIBDIR=lib \
       -DPython3_EXECUTABLE="$python" "${onnx_options[@]}" &&
-      "$cmake" --build "$work/build" &&
+      NINJA_STATUS='[%f/%t] ' "$cmake" --build "$work/build" &&
       "$cmake" --install "$work/build"
-  } >"$work/log" 2>&1 || {
+  } 2>&1 | tee "$work/log" | "$here/progress.sh" "onnx" >/dev/null || {
     tail -n 40 "$work/log" >&2
     fail "building onnx failed (last lines above)"
   }
