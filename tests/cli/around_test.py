@@ -16,7 +16,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "support")]
 
 import harness  # noqa: E402
-from harness import OK, UNSUPPORTED, USAGE, refusal, run  # noqa: E402
+from harness import DIFFERS, OK, UNSUPPORTED, USAGE, refusal, run  # noqa: E402
 
 ADD = "agraph (float[N,4] a, float[N,4] b) => (float[N,4] y) { [sum] y = Add (a, b) }"
 
@@ -134,6 +134,7 @@ def rules(report):
     report.check("rules check keeps notes about shipped rules", None if done.code == OK and "note:" not in done.out and re.search(r" 0 notes \(\d+ more", done.out) else done.tail())
     done = run("rules", "check", "--all")
     report.check("rules check --all", None if done.code == OK and "note:" in done.out else done.tail())
+    snapshots(report, folder, text)
     (folder / "twice_relu.yaml").write_text(text.replace("t = Relu(x)\n  y", "t = Rellu(x)\n  y", 1))
     done = run("rules", "check", "--rules", folder)
     report.check("rules check knows operators", None if done.code == USAGE and re.search(
@@ -142,6 +143,34 @@ def rules(report):
     done = run("rules", "test", "twice_relu", "--rules", folder, timeout=120)
     report.check("a rewrite without a case", None if done.code == harness.DIFFERS and "no case shows it firing" in done.out and "0 passed, 1 failed" in done.out
                  else done.tail() + done.out)
+
+
+def snapshots(report, folder, text):
+    """rules test -U writes what the cases give, a plain run compares."""
+    def test(name, wanted, *says, more=(), code=OK):
+        done = run("rules", "test", "twice_relu", "--rules", folder, *more, timeout=120)
+        report.check(f"snapshots: {name}", None if done.code == code and all(re.search(s, done.out + done.err) for s in says) and (
+            wanted is None or kept() == wanted) else done.tail() + done.out)
+
+    def kept():
+        return {p.name: p.read_text() for p in (folder / "snapshots").glob("*")}
+    test("none, and none wanted", {}, "1 passed, 0 failed")
+    test("written", None, "1 snapshots written", more=("-U",))
+    first = kept()
+    shown = first.get("twice_relu.txt", "")
+    report.check("snapshots: what they show", None if "\nfires 1\n    " in shown and "\nholds 1 (" in shown and "Relu (" in shown else shown)
+    test("the same", first, "1 passed, 0 failed")
+    test("nothing to write", first, "0 snapshots written", more=("--update",))
+    (folder / "snapshots" / "twice_relu.txt").write_text(shown.replace("Relu (", "Tanh (", 1))
+    test("another result", None, r"FAILED twice_relu: other than in .*twice_relu\.txt", r"\n  - .*Tanh \(", r"\n  \+ .*Relu \(", "0 passed, 1 failed", code=DIFFERS)
+    test("the new one is kept", first, "1 snapshots written", more=("-U",))
+    (folder / "snapshots" / "gone.txt").write_text("")
+    test("one of no rule", None, r"FAILED .*gone\.txt: no such rule", "1 passed, 1 failed", code=DIFFERS)
+    test("which is removed", first, "0 snapshots written", more=("-U",))
+    (folder / "snapshots" / "twice_relu.txt").unlink()
+    test("a rule without one", {}, "FAILED twice_relu: it has no snapshot", "0 passed, 1 failed", code=DIFFERS)
+    (folder / "snapshots").rmdir()
+    report.check("snapshots: of shipped rules", refusal(run("rules", "test", "-U"), USAGE, "--rules"))
 
 
 def unknown_operators(report):
