@@ -156,6 +156,35 @@ def external(report):
     report.check("nothing is left behind", None if left == ["fused.onnx", "fused.onnx.data", "model.onnx", "weights.bin"] else str(left))
 
 
+def large(report):
+    """Weights are read and written where they are mapped: 512 MiB of them with 64 MiB of memory of the program's own."""
+    folder, size = report.folder / "large", 8192
+    folder.mkdir()
+    helper, at = onnx.helper, "x"
+    nodes, weights = [], []
+    with open(folder / "weights.bin", "wb") as file:
+        for k in range(2):
+            file.seek(4 * size * size * k)
+            file.write(np.float32(k + 1).tobytes())
+            weight = onnx.TensorProto(name=f"W{k}", data_type=1, dims=[size, size], data_location=onnx.TensorProto.EXTERNAL)
+            for key, value in (("location", "weights.bin"), ("offset", 4 * size * size * k), ("length", 4 * size * size)):
+                weight.external_data.add(key=key, value=str(value))
+            weights.append(weight)
+            nodes += [helper.make_node("MatMul", [at, f"W{k}"], [f"m{k}"]), helper.make_node("Relu", [f"m{k}"], [f"r{k}"])]
+            at = f"r{k}"
+        file.truncate(2 * 4 * size * size)
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", 1, [1, size])], [helper.make_tensor_value_info(at, 1, [1, size])], weights)
+    (folder / "model.onnx").write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9).SerializeToString())
+    for arguments in (["explain", "model.onnx"], ["fuse", "model.onnx", "-o", "out.onnx", "--no-verify"]):
+        done = subprocess.run(["bash", "-c", 'ulimit -d 65536; exec "$@"', "_", harness.PROGRAM, *arguments], cwd=folder, capture_output=True, text=True,
+                              timeout=120, check=False)
+        report.check(f"{arguments[0]} of 512 MiB of weights within 64 MiB", None if done.returncode == 0 else done.stderr[-400:])
+    out = folder / "out.onnx.data"
+    report.check("and all of them are written", None if out.exists() and out.stat().st_size == 2 * 4 * size * size else "they are not")
+    for path in (out, folder / "weights.bin"):
+        path.unlink(missing_ok=True)
+
+
 def small_models():
     """(name, model, inputs) of the shared fusion tests that have inputs."""
     shared = fetch.shared_folder()
@@ -176,6 +205,7 @@ def main():
     wanted = lambda name: not options.parts or any(p in name for p in options.parts)
     if wanted("external"):
         external(report)
+        large(report)
     for name in filter(wanted, list(fetch.MODELS) if options.full else SOME):
         try:
             folder = fetch.locate(name)
