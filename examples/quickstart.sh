@@ -32,7 +32,7 @@ else
   tests/setup/deps.sh
   python=$(tests/setup/deps.sh --python quickstart)
   [[ -f build/build.ninja ]] || cmake -S . -B build -G Ninja --log-level=WARNING
-  ninja -C build ferrule_cli
+  NINJA_STATUS='[%f/%t] ' ninja -C build ferrule_cli | tests/setup/progress.sh "ferrule"
   ferrule=build/ferrule
 fi
 echo "program: $ferrule"

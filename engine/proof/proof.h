@@ -24,7 +24,8 @@ struct ProofContext {
 struct CaseResult {
   std::string name;  ///< "fires 1", "holds 3 (D1, leak: t)"
   bool passed = false;
-  std::string text;  ///< why not
+  std::string text;     ///< why not
+  std::string outcome;  ///< the graph after it fired, or what declined it
   Place place;
 };
 

@@ -63,7 +63,7 @@ class Runner {
                        : fmt::format("holds {} ({})", ++holds, t.declined_by);
       if (!t.name.empty()) c.name += " " + t.name;
       c.place = t.place;
-      c.text = one(t);
+      c.text = one(t, c.outcome);
       c.passed = c.text.empty();
       out_.cases.push_back(std::move(c));
     }
@@ -72,7 +72,7 @@ class Runner {
 
  private:
   /// "" or what went wrong.
-  std::string one(const RuleTest& t) {
+  std::string one(const RuleTest& t, std::string& outcome) {
     Target loaded;
     const Target* target = ctx_.target;
     if (!t.target.empty()) {
@@ -91,6 +91,8 @@ class Runner {
       return g.error().message + (g.error().place.empty() ? "" : " (" + g.error().place + ")");
     Trial trial = try_rule(rule_, *g, target, ctx_);
     count(trial);
+    outcome = trial.fired ? to_text(*trial.after)
+                          : fmt::format("{}: {}", trial.nearest.id, trial.nearest.why);
     if (t.fires) unknowns(*g, target);
     return t.fires ? fires(t, *g, target, trial) : holds(t, *g, target, trial);
   }

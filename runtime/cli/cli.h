@@ -23,6 +23,8 @@ struct Common {
   std::vector<std::string> disable, enable, overrides, limits, shapes, ignore_profit,
       allow_unproven;
   std::map<std::string, std::vector<int64_t>> input_shapes;  ///< of the inputs given as files
+  std::map<std::string, std::vector<std::optional<int64_t>>>
+      partly_open;  ///< input shapes of which some sizes stay as the model has them
   std::string backend = "auto", target, profile = "ferrule", tuning, apply;
   std::string cache = user_cache_folder();
   int threads = 0;     ///< 0: all cores
@@ -52,9 +54,10 @@ Result<EngineOptions> rule_options(const Common& common);
 Result<SessionOptions> session_options(const Common& common);
 /// What library epilogues may do.
 LowerOptions lower_options(const Common& common);
-/// "x:1x3x224x224" or "x:1,3,224,224", and several: "a:1x16,b:1x16".
+/// "x:1x3x224x224" or "x:1,3,224,224", and several: "a:1x16,b:1x16". `most`: a size may be a range,
+/// "x:1..8x3", whose end is written there. errors: usage.
 using NamedShapes = std::vector<std::pair<std::string, std::vector<int64_t>>>;
-Result<NamedShapes> parse_shapes(const std::string& text);
+Result<NamedShapes> parse_shapes(const std::string& text, NamedShapes* most = nullptr);
 
 /// A model and what plans it.
 struct Loaded {

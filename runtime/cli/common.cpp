@@ -62,7 +62,8 @@ void add_common(CLI::App& command, Common& common, bool model) {
       ->add_option("--tuning", common.tuning,
                    "a file of `ferrule tune`: which implementations to use")
       ->type_name("FILE");
-  group->add_option("--shapes", common.shapes, "input shapes: name:1x3x224x224");
+  group->add_option("--shapes", common.shapes,
+                    "input shapes: name:1x3x224x224; explain takes ranges, name:1..8x3x224x224");
   group->add_option("--limit", common.limits, "NAME=VALUE, raises a limit");
   group
       ->add_option(
@@ -130,9 +131,15 @@ void set_body(CLI::App& command, Common& common, int& exit, Command body) {
   });
 }
 
-Result<NamedShapes> parse_shapes(const std::string& text) {
+Result<NamedShapes> parse_shapes(const std::string& text, NamedShapes* most) {
   auto malformed = [&] {
     return error(Code::usage, "--shapes", fmt::format("{} is not NAME:1x3x224x224", escape(text)));
+  };
+  auto number = [](const std::string& size) -> std::optional<int64_t> {
+    if (size.empty() || size.size() > 12 ||
+        size.find_first_not_of("0123456789") != std::string::npos)
+      return {};
+    return std::stoll(size);
   };
   NamedShapes all;
   for (size_t at = 0; at <= text.size();) {
@@ -142,6 +149,7 @@ Result<NamedShapes> parse_shapes(const std::string& text) {
     if (const size_t colon = part.rfind(':'); colon != std::string::npos) {
       if (colon == 0) return malformed();
       all.emplace_back(part.substr(0, colon), std::vector<int64_t>{});
+      if (most) most->push_back(all.back());
       part.erase(0, colon + 1);
       if (part.empty() && comma == text.size()) continue;  // a scalar
     } else if (all.empty()) {
@@ -150,10 +158,17 @@ Result<NamedShapes> parse_shapes(const std::string& text) {
     for (size_t from = 0; from <= part.size();) {
       const size_t x = std::min(part.find('x', from), part.size());
       const std::string size = part.substr(from, x - from);
-      if (size.empty() || size.size() > 12 ||
-          size.find_first_not_of("0123456789") != std::string::npos)
-        return malformed();
-      all.back().second.push_back(std::stoll(size));
+      const size_t dots = size.find("..");
+      const auto low = number(size.substr(0, dots));
+      const auto high = dots == std::string::npos ? low : number(size.substr(dots + 2));
+      if (!low || !high || *high < *low) return malformed();
+      if (dots != std::string::npos && !most)
+        return error(Code::usage, "--shapes",
+                     fmt::format("{} has the range {}, which explain takes; everything else is for "
+                                 "one size (a session plans for each when it comes)",
+                                 escape(text), size));
+      all.back().second.push_back(*low);
+      if (most) most->back().second.push_back(*high);
       from = x + 1;
     }
   }
@@ -251,9 +266,28 @@ Result<Imported> import_model(const Common& common, const EngineOptions& options
   return import_file(common.model, import);
 }
 
+namespace {
+
+/// Gives those sizes of inputs that are known. The model is one that all of its sizes fit.
+Status fix_some(const Semantics& ops, Graph& g, const Common& common) {
+  for (const auto& [name, dims] : common.partly_open) {
+    const ValueId v = g.find_value(name);
+    if (!v || !g.value(v).is_input) continue;
+    Type type = g.value(v).type;
+    if (!type.shape || type.shape->size() != dims.size()) continue;
+    for (size_t k = 0; k < dims.size(); ++k)
+      if (dims[k]) (*type.shape)[k] = Dim(*dims[k]);
+    g.set_type(v, std::move(type));
+  }
+  return common.partly_open.empty() ? Status() : infer_all(ops, g);
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Explained>> explain_model(const Common& common, bool near_misses) {
   FERRULE_ASSIGN(Loaded loaded, load_model(common));
   auto& [options, knowledge, imported] = loaded;
+  FERRULE_TRY(fix_some(knowledge->ops, imported.graph, common));
   options.near_misses = near_misses;
   auto out = std::make_unique<Explained>();
   Explained& e = *out;

@@ -193,8 +193,104 @@ json cannot_run_json(const Explained& e) {
   return out;
 }
 
+/// A layer, in whichever plan it is.
+using LayerKey = std::pair<std::string, std::string>;  ///< its rule, its name
+std::set<LayerKey> keys_of(const Plan& plan) {
+  std::set<LayerKey> keys;
+  for (const Layer& l : plan.layers) keys.emplace(l.rule.empty() ? "-" : l.rule, l.name);
+  return keys;
+}
+
+/// What sizes in a range change. The plan that is shown is for the largest ones.
+struct Ranges {
+  std::string largest, smallest;  ///< as --shapes wants them; empty: there is no range
+  size_t smallest_layers = 0;
+  std::vector<LayerKey> only_smallest;  ///< layers of the plan for the smallest that are not shown
+  std::vector<LayerKey> undecided;  ///< layers that are shown, and that open sizes do not decide
+};
+
+/// Plans for both ends and for open sizes; `common` is for the largest afterwards.
+Result<Ranges> plan_ranges(Common& common) {
+  Ranges out;
+  Common least = common, open = common;
+  least.shapes.clear(), open.shapes.clear();
+  std::vector<std::string> largest;
+  bool any = false;
+  for (const std::string& text : common.shapes) {
+    NamedShapes high;
+    FERRULE_ASSIGN(const NamedShapes low, parse_shapes(text, &high));
+    for (size_t k = 0; k < low.size(); ++k) {
+      const auto flag = [&](const std::vector<int64_t>& dims) {
+        return fmt::format("{}:{}", low[k].first, fmt::join(dims, "x"));
+      };
+      least.shapes.push_back(flag(low[k].second));
+      largest.push_back(flag(high[k].second));
+      if (low[k] == high[k]) {
+        open.shapes.push_back(flag(low[k].second));
+        continue;
+      }
+      any = true;
+      std::vector<std::optional<int64_t>>& known = open.partly_open[low[k].first];
+      for (size_t axis = 0; axis < low[k].second.size(); ++axis)
+        known.push_back(low[k].second[axis] == high[k].second[axis]
+                            ? std::optional(low[k].second[axis])
+                            : std::nullopt);
+    }
+  }
+  if (!any) return out;
+  common.shapes = largest;
+  out.largest = fmt::format("{}", fmt::join(largest, ","));
+  out.smallest = fmt::format("{}", fmt::join(least.shapes, ","));
+  FERRULE_ASSIGN(const auto most, explain_model(common, false));
+  FERRULE_ASSIGN(const auto fewest, explain_model(least, false));
+  FERRULE_ASSIGN(const auto any_size, explain_model(open, false));
+  const std::set<LayerKey> shown = keys_of(most->plan), other = keys_of(fewest->plan),
+                           sure = keys_of(any_size->plan);
+  out.smallest_layers = fewest->plan.layers.size();
+  std::ranges::set_difference(other, shown, std::back_inserter(out.only_smallest));
+  std::ranges::set_difference(shown, sure, std::back_inserter(out.undecided));
+  return out;
+}
+
+void print_ranges(const Ranges& r) {
+  if (r.largest.empty()) return;
+  const auto list = [](const std::vector<LayerKey>& layers) {
+    for (const auto& [rule, name] : layers)
+      std::cout << fmt::format("    {:<22} {}\n", rule, escape(name, 4096));
+  };
+  std::cout << fmt::format("sizes in a range: the layers are those for {}\n", r.largest);
+  if (r.only_smallest.empty()) {
+    std::cout << fmt::format("  the same for {}\n", r.smallest);
+  } else {
+    std::cout << fmt::format("  for {} there are {}, of them not among those shown:\n", r.smallest,
+                             r.smallest_layers);
+    list(r.only_smallest);
+  }
+  if (r.undecided.empty()) {
+    std::cout << "  decided for all sizes between\n";
+  } else {
+    std::cout << "  not decided for all sizes between (a run plans for its own):\n";
+    list(r.undecided);
+  }
+  std::cout << "\n";
+}
+
+json ranges_json(const Ranges& r) {
+  if (r.largest.empty()) return nullptr;
+  const auto list = [](const std::vector<LayerKey>& layers) {
+    json out = json::array();
+    for (const auto& [rule, name] : layers)
+      out.push_back({{"rule", rule == "-" ? json() : json(rule)}, {"name", escape(name, 4096)}});
+    return out;
+  };
+  return {{"shown", r.largest},
+          {"smallest", r.smallest},
+          {"only_smallest", list(r.only_smallest)},
+          {"undecided", list(r.undecided)}};
+}
+
 /// Members in the order of their names.
-void write_json(const Explained& e, JsonStream& out) {
+void write_json(const Explained& e, const Ranges& ranges, JsonStream& out) {
   json phases = json::array();
   for (const std::string& p : e.fused.journal.phases) phases.push_back(phase_to_json(p));
   std::map<std::string, int> rules;
@@ -216,6 +312,7 @@ void write_json(const Explained& e, JsonStream& out) {
   out.key("overrides"), out.tree(overrides);
   out.key("phases"), out.tree(phases);
   out.key("profile"), out.text(e.profile());
+  if (!ranges.largest.empty()) out.key("ranges"), out.tree(ranges_json(ranges));
   out.key("rules"), out.tree(rules);
   out.key("schema_version"), out.tree(kSchemaVersion);
   out.key("sizes"), out.text(sizes_text(e));
@@ -244,7 +341,7 @@ std::string roles_text(const Graph& g, NodeId id) {
   return fmt::format("{}", fmt::join(roles, ", "));
 }
 
-void print_layers(const Explained& e) {
+void print_layers(const Explained& e, const Ranges& ranges) {
   const auto interpreted = std::ranges::count(e.plan.layers, "interpret", &Layer::contract);
   std::cout << fmt::format("{} nodes -> {} layers, {} kernels{}, planned for {}{}\n", e.model_nodes,
                            e.plan.layers.size(), kernels_of(e.plan),
@@ -253,6 +350,7 @@ void print_layers(const Explained& e) {
                            e.profile() == "ferrule" ? "" : ", profile " + e.profile());
   if (const std::string sizes = sizes_text(e); !sizes.empty()) std::cout << sizes << "\n";
   std::cout << "\n";
+  print_ranges(ranges);
   std::cout << fmt::format("{:>4} {:>7}  {:<11} {:<22} {}\n", "#", "kernels", "contract", "rule",
                            "layer");
   for (size_t k = 0; k < e.plan.layers.size(); ++k) {
@@ -382,6 +480,7 @@ Result<Exit> body(const Common& given, const Asked& asked) {
   Common common = given;
   const std::string& stage = asked.stage;
   FERRULE_TRY(take_shapes(common, asked.inputs));
+  FERRULE_ASSIGN(const Ranges ranges, plan_ranges(common));
   if (stage == "memory") return explain_memory(common);
   if (stage == "launches") return explain_launches(common);
   // The program ends behind this: the plan of a million nodes is not taken apart first, node by
@@ -396,7 +495,7 @@ Result<Exit> body(const Common& given, const Asked& asked) {
   }
   if (common.json) {
     JsonStream out(std::cout);
-    write_json(e, out);
+    write_json(e, ranges, out);
   } else {
     for (const std::string& note : e.fused.notes) std::cout << "note: " << note << "\n";
     const bool log = asked.log || stage == "journal";
@@ -405,7 +504,7 @@ Result<Exit> body(const Common& given, const Asked& asked) {
         std::cout << fmt::format("[{}] {}\n", s.phase, escape(s.text, 100'000));
     print_phases(e, log);
     if (stage == "journal") return Exit::ok;
-    print_layers(e);
+    print_layers(e, ranges);
     print_rules(e);
     print_overrides(e);
     print_near_misses(e, 12);
@@ -429,6 +528,7 @@ void add_explain(CLI::App& app, Common& common, int& exit) {
   c->footer(
       "Examples:\n  ferrule explain model.onnx\n  ferrule explain model.onnx --shapes "
       "x:1x3x192x256 --json\n"
+      "  ferrule explain model.onnx --shapes x:1..8x3x192x256\n"
       "  ferrule explain model.onnx --target sm_90 --disable 'conv_*'\n"
       "  ferrule explain model.onnx --shapes x:1x3x192x256 --stage memory\n"
       "  ferrule explain model.onnx --shapes x:1x3x192x256 --target sm_90 --stage launches");

@@ -15,6 +15,7 @@
 #include "engine/rule/provable.h"
 #include "runtime/cli/cli.h"
 #include "runtime/cli/progress.h"
+#include "runtime/cli/snapshots.h"
 #include "runtime/group_proof.h"
 
 namespace ferrule::cli {
@@ -42,6 +43,7 @@ struct Tested {
   RewriteProof rewrite;
   double left = 0;  ///< of its time, for running it
   GroupProof group;
+  std::vector<std::string> snapshot;  ///< what differs from it
   /// How many instances the time allows depends on the machine: said, and no failure.
   bool few() const { return proved && rewrite.instances < kInstances && !rewrite.exhausted; }
   bool undecided() const { return proved && (!rewrite.in_time || rewrite.compared == 0); }
@@ -62,7 +64,7 @@ struct Tested {
   }
   bool right() const {
     return tests.passed() && rewrite.wrong.empty() && !open() && group.holds() && !not_shown() &&
-           !no_case();
+           !no_case() && snapshot.empty();
   }
   bool ok() const { return right() && !not_run(); }
 };
@@ -208,6 +210,8 @@ void print_problems(const Tested& t) {
     if (!c.passed)
       std::cout << fmt::format("FAILED {} {}: {} ({}:{})\n", t.rule->id, c.name, c.text,
                                c.place.file, c.place.line);
+  for (const std::string& text : t.snapshot)
+    std::cout << fmt::format("FAILED {}: {}\n", t.rule->id, text);
   constexpr size_t kShown = 3;
   for (size_t k = 0; k < std::min(kShown, t.rewrite.wrong.size()); ++k)
     std::cout << fmt::format("WRONG  {}: {}\n", t.rule->id, t.rewrite.wrong[k]);
@@ -295,6 +299,7 @@ json row_of(const Tested& t) {
   return {{"rule", t.rule->id},
           {"ok", t.ok()},
           {"cases", cases},
+          {"snapshot", t.snapshot},
           {"hits", t.tests.coverage.hits},
           {"conditions", conditions},
           {"alternatives", t.tests.coverage.tags},
@@ -344,8 +349,39 @@ struct Options {
   std::vector<std::string> globs;
   std::optional<double> seconds;
   std::optional<int> graphs;
-  bool coverage = false, stamp = false, full = false;
+  bool coverage = false, stamp = false, full = false, update = false;
 };
+
+/// Compares what the cases gave with the snapshots of the folders of --rules, or writes them.
+/// Returns how many snapshots are of no rule.
+Result<int> snapshots(const Common& common, const Options& asked, const Knowledge& k,
+                      std::vector<Tested>& all) {
+  if (asked.update && common.rules.empty())
+    return error(Code::usage, "rules test",
+                 "--update writes snapshots into the folders of --rules, and there are none");
+  int left = 0, written = 0;
+  for (const std::string& dir : common.rules) {
+    if (!asked.update && !has_snapshots(dir)) continue;
+    for (Tested& t : all) {
+      if (t.rule->pack != dir) continue;
+      if (!asked.update) {
+        t.snapshot = snapshot_differences(*t.rule, t.tests, k.target.name);
+      } else if (t.tests.passed()) {  // what is wrong is not kept
+        FERRULE_ASSIGN(const bool another, write_snapshot(*t.rule, t.tests, k.target.name));
+        written += another;
+      }
+    }
+    for (const std::string& path : left_snapshots(dir, k.rules)) {
+      if (asked.update)
+        std::remove(path.c_str());
+      else if (!common.json)
+        std::cout << fmt::format("FAILED {}: no such rule (rules test -U removes it)\n", path);
+      left += !asked.update;
+    }
+  }
+  if (asked.update) talk(fmt::format("{} snapshots written", written));
+  return left;
+}
 
 /// proved.txt of each folder of --rules, else of the shipped rules: the rules that were proved now,
 /// and the others that have a stamp.
@@ -369,7 +405,7 @@ Status stamp(const Common& common, const EngineOptions& options, const Knowledge
 }
 
 Result<Exit> body(const Common& common, const Options& asked) {
-  const auto& [globs, seconds, graphs, coverage, stamping, full] = asked;
+  const auto& [globs, seconds, graphs, coverage, stamping, full, update] = asked;
   FERRULE_ASSIGN(EngineOptions options, rule_options(common));
   FERRULE_ASSIGN(auto knowledge, load_knowledge(options));
   ProofContext context;
@@ -382,7 +418,8 @@ Result<Exit> body(const Common& common, const Options& asked) {
   int rules = 0, good = 0, not_run = 0;
   std::vector<const Rule*> chosen;
   for (const auto& rule : knowledge->rules.rules)
-    if (selected(*rule, globs)) chosen.push_back(rule.get());
+    if (selected(*rule, globs) && (!update || std::ranges::count(common.rules, rule->pack)))
+      chosen.push_back(rule.get());
   const Chosen proofs(context, full || !globs.empty());
   const bool by_turns = !full && !stamping && globs.empty();
   const auto seconds_of = [&](const Tested& t) {
@@ -391,7 +428,8 @@ Result<Exit> body(const Common& common, const Options& asked) {
   };
   GroupProver groups(options, common.backend,
                      graphs.value_or(full || !globs.empty() ? kGroupGraphs : kFewGroupGraphs));
-  const std::vector<Tested> all = test_rules(chosen, groups, context, proofs, seconds_of);
+  std::vector<Tested> all = test_rules(chosen, groups, context, proofs, seconds_of);
+  FERRULE_ASSIGN(const int left, snapshots(common, asked, *knowledge, all));
   for (const Tested& t : all) {
     ++rules;
     count(totals, t);
@@ -405,7 +443,7 @@ Result<Exit> body(const Common& common, const Options& asked) {
     if (coverage && !common.json) print_coverage(t);
   }
   if (!rules) return unknown_rule("rules test", globs.empty() ? "*" : globs[0], knowledge->rules);
-  bool ok = good + not_run == rules && (!coverage || totals.uncovered == 0);
+  bool ok = good + not_run == rules && left == 0 && (!coverage || totals.uncovered == 0);
   if (common.json) {
     print_json({{"schema_version", kSchemaVersion},
                 {"ok", ok},
@@ -427,7 +465,7 @@ Result<Exit> body(const Common& common, const Options& asked) {
       std::cout
           << "the stamps are of another engine: --full --stamp proves all rewrites with this one\n";
     std::cout << fmt::format("{} passed, {} failed{}\n", good,
-                             rules - good - not_run + (coverage ? totals.uncovered : 0),
+                             rules - good - not_run + left + (coverage ? totals.uncovered : 0),
                              not_run ? fmt::format(", {} skipped", not_run) : "");
   }
   if (stamping) FERRULE_TRY(stamp(common, options, *knowledge, all));
@@ -449,6 +487,7 @@ void add_rules_test(CLI::App& rules, Common& common, int& exit) {
                          "  ferrule rules coverage --json"
                        : "Examples:\n  ferrule rules test --rules my_rules 'my_*'\n"
                          "  ferrule rules test 'conv_*' --full\n"
+                         "  ferrule rules test --rules my_rules -U\n"
                          "  ferrule rules test my_rule --rules my_rules --seconds 30 --json");
     c->add_option("RULES", options->globs, "globs over rule ids; all by default");
     c->add_option("--seconds", options->seconds,
@@ -460,6 +499,10 @@ void add_rules_test(CLI::App& rules, Common& common, int& exit) {
     c->add_flag("--full", options->full,
                 "prove all rewrites; else those without a stamp, and a tenth of the others, "
                 "another one whenever rules or engine change");
+    if (!coverage)
+      c->add_flag("-U,--update", options->update,
+                  "writes what the cases give to DIR/snapshots of each folder of --rules; later "
+                  "runs compare with it");
     if (!coverage)
       c->add_flag(
           "--stamp", options->stamp,

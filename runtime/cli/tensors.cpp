@@ -114,8 +114,8 @@ constexpr int64_t kSizes[] = {1, 2, 8, 32, 64, 224, 512};
 void add_inputs(CLI::App& command, InputOptions& options) {
   command
       .add_option("--inputs", options.files,
-                  "input tensors: FILE.npz with all of them by name, or NAME:FILE.npy and more "
-                  "behind commas")
+                  "input tensors: FILE.npz with all of them by name, NAME:FILE.npy and more behind "
+                  "commas, or FILE.json, a request of the Open Inference Protocol")
       ->type_name("FILES");
   command.add_option("--input", options.single, "one input: NAME=FILE.npy")
       ->type_name("NAME=FILE.npy");
@@ -139,6 +139,8 @@ Result<Tensors> read_inputs(const InputOptions& options) {
       FERRULE_TRY(read("--inputs", options.files.substr(at, comma - at)));
       at = comma + 1;
     }
+  } else if (options.files.ends_with(".json")) {
+    FERRULE_ASSIGN(inputs, read_json_inputs(options.files));
   } else if (!options.files.empty()) {
     FERRULE_ASSIGN(inputs, read_npz(options.files));
   }

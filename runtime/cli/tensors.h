@@ -15,7 +15,7 @@ namespace ferrule::cli {
 using Tensors = std::map<std::string, Tensor>;
 
 struct InputOptions {
-  std::string files;                ///< --inputs in.npz, or x:x.npy,y:y.npy
+  std::string files;                ///< --inputs in.npz, in.json, or x:x.npy,y:y.npy
   std::vector<std::string> single;  ///< --input name=file.npy
   std::optional<uint64_t>
       seed;  ///< for inputs that nothing gives; 0 when neither file nor seed is given
@@ -24,6 +24,8 @@ struct InputOptions {
 /// Adds --inputs, --input, --seed.
 void add_inputs(CLI::App& command, InputOptions& options);
 
+/// A request of the Open Inference Protocol. errors: file_not_found, usage.
+Result<Tensors> read_json_inputs(const std::string& path);
 /// What the files hold. errors: usage, bad_npz, file_not_found.
 Result<Tensors> read_inputs(const InputOptions& options);
 

@@ -151,8 +151,13 @@ Result<Exit> two(const Common& common, const why::Observed& o, why::Inquiry& inq
 Result<Exit> body(const Common& common, const Question& q) {
   if (q.node.empty() == q.pair.empty())
     return error(Code::usage, "why", "ask about one node (--node N) or two (--pair A B)");
-  FERRULE_ASSIGN(why::Observed o, observe_model(common));
-  why::Inquiry inquiry(o);
+  // The program ends behind this: the graphs of all phases and trials are not taken apart first,
+  // node by node.
+  static const why::Observed* observed = nullptr;
+  static why::Inquiry* kept = nullptr;
+  FERRULE_ASSIGN(why::Observed made, observe_model(common));
+  const why::Observed& o = *(observed = new why::Observed(std::move(made)));
+  why::Inquiry& inquiry = *(kept = new why::Inquiry(o));
   if (!q.pair.empty()) return two(common, o, inquiry, q);
   const bool pattern = q.node.find_first_of("*?") != std::string::npos && !inquiry.resolve(q.node);
   return pattern ? several(common, o, inquiry, q) : one(common, o, inquiry, q);

@@ -16,7 +16,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "support")]
 
 import harness  # noqa: E402
-from harness import OK, UNSUPPORTED, USAGE, refusal, run  # noqa: E402
+from harness import DIFFERS, OK, UNSUPPORTED, USAGE, refusal, run  # noqa: E402
 
 ADD = "agraph (float[N,4] a, float[N,4] b) => (float[N,4] y) { [sum] y = Add (a, b) }"
 
@@ -134,6 +134,7 @@ def rules(report):
     report.check("rules check keeps notes about shipped rules", None if done.code == OK and "note:" not in done.out and re.search(r" 0 notes \(\d+ more", done.out) else done.tail())
     done = run("rules", "check", "--all")
     report.check("rules check --all", None if done.code == OK and "note:" in done.out else done.tail())
+    snapshots(report, folder, text)
     (folder / "twice_relu.yaml").write_text(text.replace("t = Relu(x)\n  y", "t = Rellu(x)\n  y", 1))
     done = run("rules", "check", "--rules", folder)
     report.check("rules check knows operators", None if done.code == USAGE and re.search(
@@ -142,6 +143,34 @@ def rules(report):
     done = run("rules", "test", "twice_relu", "--rules", folder, timeout=120)
     report.check("a rewrite without a case", None if done.code == harness.DIFFERS and "no case shows it firing" in done.out and "0 passed, 1 failed" in done.out
                  else done.tail() + done.out)
+
+
+def snapshots(report, folder, text):
+    """rules test -U writes what the cases give, a plain run compares."""
+    def test(name, wanted, *says, more=(), code=OK):
+        done = run("rules", "test", "twice_relu", "--rules", folder, *more, timeout=120)
+        report.check(f"snapshots: {name}", None if done.code == code and all(re.search(s, done.out + done.err) for s in says) and (
+            wanted is None or kept() == wanted) else done.tail() + done.out)
+
+    def kept():
+        return {p.name: p.read_text() for p in (folder / "snapshots").glob("*")}
+    test("none, and none wanted", {}, "1 passed, 0 failed")
+    test("written", None, "1 snapshots written", more=("-U",))
+    first = kept()
+    shown = first.get("twice_relu.txt", "")
+    report.check("snapshots: what they show", None if "\nfires 1\n    " in shown and "\nholds 1 (" in shown and "Relu (" in shown else shown)
+    test("the same", first, "1 passed, 0 failed")
+    test("nothing to write", first, "0 snapshots written", more=("--update",))
+    (folder / "snapshots" / "twice_relu.txt").write_text(shown.replace("Relu (", "Tanh (", 1))
+    test("another result", None, r"FAILED twice_relu: other than in .*twice_relu\.txt", r"\n  - .*Tanh \(", r"\n  \+ .*Relu \(", "0 passed, 1 failed", code=DIFFERS)
+    test("the new one is kept", first, "1 snapshots written", more=("-U",))
+    (folder / "snapshots" / "gone.txt").write_text("")
+    test("one of no rule", None, r"FAILED .*gone\.txt: no such rule", "1 passed, 1 failed", code=DIFFERS)
+    test("which is removed", first, "0 snapshots written", more=("-U",))
+    (folder / "snapshots" / "twice_relu.txt").unlink()
+    test("a rule without one", {}, "FAILED twice_relu: it has no snapshot", "0 passed, 1 failed", code=DIFFERS)
+    (folder / "snapshots").rmdir()
+    report.check("snapshots: of shipped rules", refusal(run("rules", "test", "-U"), USAGE, "--rules"))
 
 
 def unknown_operators(report):
@@ -329,6 +358,71 @@ def familiar(report, net):
         report.check(f"{' '.join(command)} --help has examples", None if re.search(r"^Examples:\n .*ferrule ", run(*command, "--help").out, re.MULTILINE) else "none")
 
 
+POOL = """agraph (float[N,3,H,W] x) => (float[N,16,P,Q] y) <float[16,3,3,3] V = {WEIGHTS}> {
+  [conv] c = Conv <pads = [1,1,1,1]> (x, V)
+  [relu] r = Relu (c)
+  [pool] y = MaxPool <kernel_shape = [2,2], strides = [2,2]> (r)
+}""".replace("WEIGHTS", ", ".join("0.1" for _ in range(16 * 3 * 9)))
+
+
+def ranges(report, net):
+    """--shapes with a range: what is planned at both ends, and what is decided between them."""
+    done = run("explain", net, "--shapes", "a:1..8x4,b:1..8x4")
+    report.check("a range that decides all", None if done.code == OK and "for a:8x4 b:8x4" in done.out and "the same for a:1x4,b:1x4" in done.out
+                 and "decided for all sizes between" in done.out and "not decided" not in done.out else done.tail() + done.out)
+    pool = harness.model(report.folder / "pool.onnx", POOL)
+    target = ["--target", "cpu-avx2"]
+    def rules(*more):
+        found, problem = harness.answer(run("explain", pool, *target, *more, "--json"))
+        return problem or found
+    small, large = rules("--shapes", "x:1x3x32x32"), rules("--shapes", "x:64x3x128x128")
+    report.check("the model tells sizes apart", None if "conv_pool" in large["rules"] and "conv_pool" not in small["rules"] else f"{small['rules']} {large['rules']}")
+    both = rules("--shapes", "x:1..64x3x32..128x32..128")
+    got = both.get("ranges", {})
+    report.check("a range with two plans", None if [x["name"] for x in both["layers"]] == [x["name"] for x in large["layers"]]
+                 and got.get("smallest") == "x:1x3x32x32" and got.get("shown") == "x:64x3x128x128"
+                 and [x["rule"] for x in got["undecided"] if x["rule"]] == ["conv_pool"]
+                 and "conv + relu" in [x["name"] for x in got["only_smallest"]] else str(got))
+    for command in ("run", "bench", "verify", "compile", "missed"):
+        report.check(f"{command} of a range", refusal(run(command, net, "--shapes", "a:1..8x4"), USAGE, "range 1..8", "explain"))
+    for shape in ("a:8..1x4", "a:1..x4", "a:..8x4", "a:1...8x4"):
+        report.check(f"no range: {shape}", refusal(run("explain", net, "--shapes", shape), USAGE, "--shapes"))
+
+
+def protocol(report, net):
+    """Inputs as the Open Inference Protocol writes them."""
+    path, out = report.folder / "request.json", report.folder / "answer.npz"
+    def request(*inputs):
+        path.write_text(json.dumps({"id": "1", "inputs": list(inputs)}))
+        return run("run", net, "--inputs", path, "--outputs", out, "--force")
+    def one(name="a", shape=(2, 4), datatype="FP32", data=tuple(range(8)), **more):
+        return {"name": name, "shape": list(shape), "datatype": datatype, "data": list(data), **more}
+    for nested in (False, True):
+        done = request(one(), one("b", data=[[0.5] * 4, [1.5] * 4] if nested else [0.5] * 4 + [1.5] * 4, parameters={}))
+        report.check(f"a request, nested {nested}", None if done.code == OK and np.load(out)["y"].tolist() == [[0.5, 1.5, 2.5, 3.5], [5.5, 6.5, 7.5, 8.5]] else done.tail())
+    for name, bad, says in (("too few", one(data=range(7)), "7 elements.*8"), ("a text", one(data=["x"] * 8), "element 0"),
+                            ("an unknown type", one(datatype="float"), "FP32"), ("a negative size", one(shape=[-2, 4]), "shape"),
+                            ("too deep", one(data=[[[1.0] * 8]]), "too many lists"), ("another type", one(datatype="FP64"), "f64"),
+                            ("no name", {"shape": [1]}, "name"), ("too large", one(shape=[1 << 40, 1 << 40]), "8 elements")):
+        report.check(f"a request with {name}", refusal(request(bad, one("b")), USAGE, says))
+    report.check("a request with one twice", refusal(request(one(), one()), USAGE, "twice"))
+    for text in ("{", "[]", "{}", "[" * 100_000):
+        path.write_text(text)
+        report.check(f"no request: {text[:3]}", refusal(run("run", net, "--inputs", path), USAGE, "request.json"))
+    report.check("no such request", refusal(run("run", net, "--inputs", report.folder / "none.json"), USAGE, "none.json"))
+    limits = {"INT8": (-128, 127), "UINT8": (0, 255), "INT64": (-2**63, 2**63 - 1), "UINT64": (0, 2**64 - 1), "INT16": (-2**15, 2**15 - 1), "BOOL": (0, 1)}
+    for datatype, (low, high) in limits.items():
+        kind = {"BOOL": "bool"}.get(datatype, datatype.lower())
+        same = harness.model(report.folder / f"{kind}.onnx", f"agraph ({kind}[2] a) => ({kind}[2] y) {{ y = Identity (a) }}")
+        def takes(*values, model=same, datatype=datatype):
+            path.write_text(json.dumps({"inputs": [one(shape=[2], datatype=datatype, data=values)]}))
+            return run("run", model, "--inputs", path, "--outputs", out, "--force", "--backend", "reference")
+        done = takes(low, high)
+        report.check(f"{datatype} to its limits", None if done.code == OK and [int(v) for v in np.load(out)["y"]] == [low, high] else done.tail())
+        report.check(f"{datatype} and no more", refusal(takes(low, high + 1), USAGE, datatype))
+        report.check(f"{datatype} and no less", refusal(takes(low - 1, high), USAGE, datatype))
+
+
 def main():
     report = harness.Report()
     if report.ready:
@@ -344,6 +438,8 @@ def main():
         bars(report)
         plainly(report)
         familiar(report, net)
+        ranges(report, net)
+        protocol(report, net)
     return report.finish()
 
 

@@ -64,7 +64,7 @@ def main():
             text, name = path.read_text(), path.relative_to(ROOT)
             wrong = [*broken_links(path, text), *unknown(text, commands)]
             report.check(f"{name}: links, commands, options", "; ".join(wrong) or None)
-            if path.parent.parent.name == "examples":
+            if (path.parent / "run.sh").exists():
                 report.check(f"{name}: how its output comes about", None if "`run.sh`" in re.split(r"^    ", text, maxsplit=1, flags=re.MULTILINE)[0] else "not said above the output")
         ids = {r["id"] for r in json.loads(run("rules", "list", "--json").out)["rules"]}
         used = set(re.findall(r"--(?:en|dis)able '?([a-z_0-9*]+)'?`", "".join(p.read_text() for p in DOCUMENTS)))

@@ -1,5 +1,5 @@
 """What `ferrule fuse` writes, in other tools: onnx's checker takes it, ONNX Runtime gives the results of the model it
-came from, OpenVINO loads what has no functions, and ferrule itself reads it back with at least the same fusion. Groups as functions and inlined.
+came from, onnx's reference evaluator, onnxslim and onnxsim load it, OpenVINO loads what has no functions, and ferrule itself reads it back with at least the same fusion. Groups as functions and inlined.
 
 Models: some of tests/models (all with --full) and the small ones of ONNX Runtime's own fusion tests in the shared test
 material. What ferrule cannot plan, and what ONNX Runtime cannot run as it came, is counted as skipped.
@@ -9,11 +9,13 @@ usage: export.py [--full] [NAME-PART...]
 import argparse
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 
 import numpy as np
 import onnx
+import onnx.reference
 import onnxruntime
 import openvino
 
@@ -24,6 +26,7 @@ import tolerance
 # Convolutions, depthwise ones, transposed ones, recurrent nets, products, integers; the others with --full.
 SOME = ["mnist_cntk", "attacut_sc", "ppocr_v2_cls", "magika", "basic_pitch", "rfb320", "unet", "ppocr_v4_det", "mobilenet_v2"]
 BOTH = ("functions", "inlined")
+SLIM = ["mnist_cntk", "ppocr_v2_cls", "mobilenet_v2"]  # whose files the programs simplify that do so; all with --full
 
 
 def rounds_early(model):
@@ -46,18 +49,34 @@ def run_elsewhere(path, inputs):
     return dict(zip(names, session.run(names, {i.name: inputs[i.name] for i in session.get_inputs()})))
 
 
-def in_openvino(model, out):
-    """None, or why OpenVINO does not take the new model although it takes the old one."""
-    core = openvino.Core()
+def taken(load, model, out):
+    """None, or why `load` does not take the new model although it takes the old one."""
     try:
-        core.compile_model(core.read_model(str(model)), "CPU")
+        load(str(model))
     except Exception:  # pylint: disable=broad-except
         return None
     try:
-        core.compile_model(core.read_model(str(out)), "CPU")
+        load(str(out))
     except Exception as reason:  # pylint: disable=broad-except
-        return str(reason)[:500]
+        return str(reason)[-500:]
     return None
+
+
+def in_openvino(path):
+    core = openvino.Core()
+    core.compile_model(core.read_model(path), "CPU")
+
+
+def simplified_by(tool, path):
+    """What the program writes is taken by ONNX Runtime."""
+    out = f"{path}.{tool}.onnx"
+    done = subprocess.run([os.environ["FERRULE_SLIM_PYTHON"], "-m", tool, path, out], capture_output=True, text=True, timeout=300, check=False)
+    try:
+        if done.returncode:
+            raise RuntimeError(done.stdout + done.stderr)
+        onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
+    finally:
+        pathlib.Path(out).unlink(missing_ok=True)
 
 
 def layers(path):
@@ -65,7 +84,7 @@ def layers(path):
     return (None, problem) if problem else (len(plan["layers"]), None)
 
 
-def check(report, name, model, stored):
+def check(report, name, model, stored, slim=False):
     with np.load(stored) as arrays:
         inputs = dict(arrays)
     before, problem = layers(model)
@@ -98,7 +117,11 @@ def check(report, name, model, stored):
             problem = str(reason)[:500]
         report.check(f"{name} {how}: ONNX Runtime", problem)
         if how == "inlined":  # OpenVINO knows no functions of a model
-            report.check(f"{name} {how}: OpenVINO", in_openvino(model, out))
+            report.check(f"{name} {how}: OpenVINO", taken(in_openvino, model, out))
+        report.check(f"{name} {how}: onnx's reference evaluator", taken(onnx.reference.ReferenceEvaluator, model, out))
+        if slim:
+            for tool in ("onnxslim", "onnxsim"):
+                report.check(f"{name} {how}: {tool}", taken(lambda path, tool=tool: simplified_by(tool, path), model, out))
         after, problem = layers(out)
         if problem is None and after > before:
             problem = f"{after} layers, {before} before it was written"
@@ -133,6 +156,35 @@ def external(report):
     report.check("nothing is left behind", None if left == ["fused.onnx", "fused.onnx.data", "model.onnx", "weights.bin"] else str(left))
 
 
+def large(report):
+    """Weights are read and written where they are mapped: 512 MiB of them with 64 MiB of memory of the program's own."""
+    folder, size = report.folder / "large", 8192
+    folder.mkdir()
+    helper, at = onnx.helper, "x"
+    nodes, weights = [], []
+    with open(folder / "weights.bin", "wb") as file:
+        for k in range(2):
+            file.seek(4 * size * size * k)
+            file.write(np.float32(k + 1).tobytes())
+            weight = onnx.TensorProto(name=f"W{k}", data_type=1, dims=[size, size], data_location=onnx.TensorProto.EXTERNAL)
+            for key, value in (("location", "weights.bin"), ("offset", 4 * size * size * k), ("length", 4 * size * size)):
+                weight.external_data.add(key=key, value=str(value))
+            weights.append(weight)
+            nodes += [helper.make_node("MatMul", [at, f"W{k}"], [f"m{k}"]), helper.make_node("Relu", [f"m{k}"], [f"r{k}"])]
+            at = f"r{k}"
+        file.truncate(2 * 4 * size * size)
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", 1, [1, size])], [helper.make_tensor_value_info(at, 1, [1, size])], weights)
+    (folder / "model.onnx").write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9).SerializeToString())
+    for arguments in (["explain", "model.onnx"], ["fuse", "model.onnx", "-o", "out.onnx", "--no-verify"]):
+        done = subprocess.run(["bash", "-c", 'ulimit -d 65536; exec "$@"', "_", harness.PROGRAM, *arguments], cwd=folder, capture_output=True, text=True,
+                              timeout=120, check=False)
+        report.check(f"{arguments[0]} of 512 MiB of weights within 64 MiB", None if done.returncode == 0 else done.stderr[-400:])
+    out = folder / "out.onnx.data"
+    report.check("and all of them are written", None if out.exists() and out.stat().st_size == 2 * 4 * size * size else "they are not")
+    for path in (out, folder / "weights.bin"):
+        path.unlink(missing_ok=True)
+
+
 def small_models():
     """(name, model, inputs) of the shared fusion tests that have inputs."""
     shared = fetch.shared_folder()
@@ -153,13 +205,14 @@ def main():
     wanted = lambda name: not options.parts or any(p in name for p in options.parts)
     if wanted("external"):
         external(report)
+        large(report)
     for name in filter(wanted, list(fetch.MODELS) if options.full else SOME):
         try:
             folder = fetch.locate(name)
         except fetch.Unavailable as reason:
             report.skip(name, str(reason))
             continue
-        check(report, name, folder / "model.onnx", folder / "inputs.npz")
+        check(report, name, folder / "model.onnx", folder / "inputs.npz", options.full or name in SLIM)
     small = [s for s in small_models() if wanted(s[0])]
     if not small and not options.parts:
         report.skip("small models", "the shared test material is not here (FERRULE_SHARED)")

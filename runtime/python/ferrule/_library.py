@@ -148,19 +148,21 @@ class Arguments:
             tensor.type = onnx_type(array.dtype)
             if tensor.type == 8:
                 encoded = [x if isinstance(x, bytes) else str(x).encode() for x in array.ravel()]
-                data = (c_char_p * len(encoded))(*encoded)
-                tensor.data = ctypes.cast(data, c_void_p)
+                texts = (c_char_p * len(encoded))(*encoded)
+                tensor.data = ctypes.cast(texts, c_void_p)
+                self.keep.append(texts)
             else:
                 data = array if array.flags.c_contiguous and array.dtype.isnative else np.ascontiguousarray(array, array.dtype.newbyteorder("="))
                 tensor.data, tensor.bytes = data.ctypes.data, data.nbytes
-            self.keep += [dims, data]
+                self.keep.append(data)
+            self.keep.append(dims)
 
     def __len__(self) -> int:
         return len(self.tensors)
 
 
 class _Results:
-    def __init__(self, handle: int):
+    def __init__(self, handle: int | None):
         self.handle = handle
 
     def __del__(self):

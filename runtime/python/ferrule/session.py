@@ -4,6 +4,7 @@ import ctypes
 import html
 import json
 import os
+import pathlib
 import subprocess
 import tempfile
 from ctypes import byref, c_char_p, c_void_p
@@ -41,6 +42,9 @@ class Answer(dict):
     def __str__(self) -> str:
         return self.text
 
+    def _repr_pretty_(self, printer, cycle: bool) -> None:
+        printer.text(self.text)
+
     def _repr_html_(self) -> str:
         layers = self.get("layers")
         if not isinstance(layers, list):
@@ -66,7 +70,7 @@ class Session:
                  concurrent_runs: int = 0, require_device: bool = False, strict: bool = False, fast_math: bool = False,
                  no_fusion: bool = False, log: Callable[[str, str], None] | None = None, log_level: str = "warning"):
         self._made_with = {k: v for k, v in locals().items() if k not in ("self", "model", "log", "__class__")}
-        self._model = model if isinstance(model, (bytes, bytearray, memoryview)) else os.fspath(model)
+        self._model: Any = model if isinstance(model, (bytes, bytearray, memoryview)) else os.fspath(model)
         levels = ("error", "warning", "info", "verbose")
         o = lib.Options(size=ctypes.sizeof(lib.Options), threads=threads, concurrent_runs=concurrent_runs, require_device=require_device,
                         strict=strict, fast_math=fast_math, no_fusion=no_fusion, log_level=levels.index(log_level))
@@ -75,9 +79,9 @@ class Session:
                 setattr(o, name, os.fsencode(value))
         lists = {"rule_folders": rule_folders, "enable": enable, "disable": disable, "override_files": override_files, "allow_unproven": allow_unproven}
         keep = {name: lib.strings(value) for name, value in lists.items()}
-        for name, value in keep.items():
-            if value is not None:
-                setattr(o, name, ctypes.cast(value, ctypes.POINTER(c_char_p)))
+        for name, texts in keep.items():
+            if texts is not None:
+                setattr(o, name, ctypes.cast(texts, ctypes.POINTER(c_char_p)))
         self._log = lib.LogCallback(lambda _, level, text: log(levels[level], text.decode("utf-8", "replace"))) if log else None
         if self._log:
             o.log = self._log
@@ -198,15 +202,14 @@ class Session:
             model = self._model
             if not isinstance(model, str):
                 model = os.path.join(folder, "model.onnx")
-                with open(model, "wb") as f:
-                    f.write(self._model)
+                pathlib.Path(model).write_bytes(self._model)
 
             def run(*more: str) -> str:
                 done = subprocess.run([program(), name, model, *arguments, *options, *more], capture_output=True, text=True, encoding="utf-8",
                                       errors="replace", env={**os.environ, "NO_COLOR": "1"}, check=False)
                 if done.returncode not in fine:
                     raise Error(done.stderr.strip() or f"ferrule {name} ended with {done.returncode}", exit_code=done.returncode)
-                return done.stdout
+                return done.stdout.replace(os.path.join(folder, ""), "")  # a model of bytes has no path to speak of
             return Answer(json.loads(run("--json")), run())
 
     def explain(self, shapes: Mapping[str, Sequence[int]] | None = None) -> Answer:

@@ -1,1 +1,3 @@
-from ferrule.ort import InferenceSession, IOBinding, OrtValue  # pylint: disable=unused-import
+from ferrule.ort import InferenceSession, IOBinding, OrtValue
+
+__all__ = ["InferenceSession", "IOBinding", "OrtValue"]
