@@ -1,5 +1,5 @@
-// Operators that rules/ops write in other ones, and those that ONNX itself defines so and nothing
-// here computes, become functions of the model that calls them: one for each form of call (its
+// Operators that rules/ops write in other ones, and those that ONNX itself defines so and no
+// kernel computes, become functions of the model that calls them: one for each form of call (its
 // attributes, and which inputs it has), told apart by their overload.
 #include <onnx/defs/parser.h>
 #include <onnx/defs/schema.h>
@@ -18,12 +18,14 @@ namespace {
 
 using Nodes = google::protobuf::RepeatedPtrField<onnx::NodeProto>;
 
-/// Those that are taken as ONNX's schemas define them.
+/// Those that are taken as ONNX's schemas define them. (The interpreter knows RotaryEmbedding.)
+/// interpreted.
 constexpr std::string_view kByOnnx[] = {"BlackmanWindow",
                                         "HammingWindow",
                                         "HannWindow",
                                         "LinearAttention",
                                         "NegativeLogLikelihoodLoss",
+                                        "RotaryEmbedding",
                                         "SoftmaxCrossEntropyLoss",
                                         "SwiGLU"};
 

@@ -66,7 +66,8 @@ class LayoutChoice {
   }
 
   static bool slides(std::string_view contract) {
-    return contract == "conv" || contract == "deconv" || contract == "pool" || contract == "resize";
+    constexpr std::array kSlide{"conv", "deconv", "pool", "resize", "conv_integer", "qlinear_conv"};
+    return std::ranges::find(kSlide, contract) != kSlide.end();
   }
 
   /// As the contract's file says.
