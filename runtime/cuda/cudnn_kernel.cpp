@@ -10,6 +10,8 @@
 namespace ferrule::cuda {
 namespace {
 
+constexpr int64_t kAlignment = 16;
+
 /// Puts a spatial dim of one in front of a single one: cuDNN counts at least two.
 void widen(CudnnTensor& t, size_t images) {
   if (t.dims.size() != images) return;
@@ -61,6 +63,7 @@ class CudnnKernel final : public Kernel, public Tunable {
   Status enqueue(Stream stream) override {
     return counted(graph_->execute(stream, addresses_, workspace_));
   }
+  bool of_library() const override { return true; }
   std::string text() const override { return "cudnn:" + graph_->plan(); }
 
   std::string problem() const override { return problem_; }
@@ -143,6 +146,15 @@ Status add_tail(Context& context, const KernelCall& call, CudnnProblem& problem,
 
 Applicable<KernelPtr> make_cudnn_kernel(Context& context, const KernelCall& call,
                                         const CudnnWork& work, std::vector<CudnnOperand> operands) {
+  // Which the headers tell cuDNN of every tensor.
+  for (const auto* list : {&call.inputs, &call.outputs})
+    for (const Operand& o : *list)
+      if (o.present() && o.offset % kAlignment != 0)
+        return not_applicable(
+            escape(call.layer), "cuDNN",
+            fmt::format("an operand that begins at {} bytes, which is no multiple "
+                        "of {}",
+                        o.offset, kAlignment));
   FERRULE_ASSIGN(cudnnContext * handle, context.libraries.cudnn(call.layer));
   const int sm = static_cast<int>(std::lround(context.target->cc * 10));
   FERRULE_ASSIGN(auto graph, make_cudnn_graph(handle, work, sm, call.layer));
