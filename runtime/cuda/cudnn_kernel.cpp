@@ -46,7 +46,7 @@ std::string text_of(const CudnnProblem& p) {
 
 class CudnnKernel final : public Kernel, public Tunable {
  public:
-  CudnnKernel(std::unique_ptr<CudnnGraph> graph, std::string problem,
+  CudnnKernel(std::shared_ptr<CudnnGraph> graph, std::string problem,
               std::vector<CudnnOperand> operands)
       : graph_(std::move(graph)), problem_(std::move(problem)), operands_(std::move(operands)) {}
 
@@ -72,7 +72,7 @@ class CudnnKernel final : public Kernel, public Tunable {
   Applicable<> choose(std::string_view candidate) override { return graph_->build(candidate); }
 
  private:
-  std::unique_ptr<CudnnGraph> graph_;
+  std::shared_ptr<CudnnGraph> graph_;
   std::string problem_;
   std::vector<CudnnOperand> operands_;
   CudnnAddresses addresses_;
@@ -156,12 +156,18 @@ Applicable<KernelPtr> make_cudnn_kernel(Context& context, const KernelCall& call
                         "of {}",
                         o.offset, kAlignment));
   FERRULE_ASSIGN(cudnnContext * handle, context.libraries.cudnn(call.layer));
-  const int sm = static_cast<int>(std::lround(context.target->cc * 10));
-  FERRULE_ASSIGN(auto graph, make_cudnn_graph(handle, work, sm, call.layer));
   const std::string text = std::visit([](const auto& w) { return text_of(w); }, work);
-  const Tuning::Entry* measured = context.tuning ? context.tuning->find(text) : nullptr;
-  if (!measured || !graph->build(measured->use)) FERRULE_TRY(graph->build());
-  return std::make_unique<CudnnKernel>(std::move(graph), text, std::move(operands));
+  const auto* attention = std::get_if<CudnnAttention>(&work);
+  std::shared_ptr<CudnnGraph>& shared =
+      context.libraries.graphs[text + fmt::format(" {}", attention ? attention->scale : 0)];
+  if (!shared) {
+    const int sm = static_cast<int>(std::lround(context.target->cc * 10));
+    FERRULE_ASSIGN(auto graph, make_cudnn_graph(handle, work, sm, call.layer));
+    const Tuning::Entry* measured = context.tuning ? context.tuning->find(text) : nullptr;
+    if (!measured || !graph->build(measured->use)) FERRULE_TRY(graph->build());
+    shared = std::move(graph);
+  }
+  return std::make_unique<CudnnKernel>(shared, text, std::move(operands));
 }
 
 }  // namespace ferrule::cuda

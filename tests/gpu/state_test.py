@@ -8,7 +8,7 @@ import pathlib
 import subprocess
 import sys
 
-import numpy as np
+import onnx
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "support"), str(HERE)]
@@ -167,6 +167,16 @@ def versions(report):
     report.check("no cuBLASLt for the driver: both versions are named", None if "cuBLASLt for the driver's CUDA 12.4 (libcublasLt.so.12) cannot be loaded" in done.out else done.out)
 
 
+def four_bits(report):
+    """Half bytes: moved by the host, copied as bytes, read out layer by layer."""
+    path = report.folder / "i4.onnx"
+    onnx.save(harness.onnx_text("g (float[2,3,4,5] x) => (float[2,4,5,3] y, float[2,3,20] z, int4[2,3,4,5] q) <float s = {0.25}, int4 o = {1}, int64[3] d = {2,3,20}> "
+                                "{ q = QuantizeLinear(x, s, o) t = Transpose<perm = [0,2,3,1]>(q) y = DequantizeLinear(t, s, o) u = Reshape(q, d) z = DequantizeLinear(u, s, o) }", opset=21), path)
+    for how in ("--oracle", "--layers"):
+        done = stubs.run(report, "verify", path, "--seed", "1", "--backend", "cuda", how)
+        report.check(f"four bits, {how}", stubs.wrong_use(done) or (None if done.code == harness.OK and "DIFFERS" not in done.out else done.tail()))
+
+
 def main():
     report = harness.Report()
     if not report.ready or not stubs.there(report):
@@ -179,6 +189,7 @@ def main():
     else:
         report.skip("captures", "built without cuDNN's headers: no stub of it is there")
     failures(report)
+    four_bits(report)
     many_shapes(report)
     return report.finish()
 

@@ -3,10 +3,12 @@
 // what cuDNN would refuse (dims that do not fit, uids without an address, unaligned memory) and
 // what no refusal would show (an engine that rounds more than was asked). Three engines: 0 and 1
 // (with a workspace) compute in f32; 2, for f32 alone, rounds factors to tf32 and says so.
+// FERRULE_STUB_PLANS: a file that gets a line for each plan that is built.
 // FERRULE_STUB_ENGINES=none: there are none; single: for graphs of one operation alone.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 
 #include "tests/gpu/stub/cudnn_graph.h"
 
@@ -246,6 +248,9 @@ API cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t d) {
   }
   if (it.type == CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) problem = check_graph(it);
   if (!problem.empty()) return wrong(problem);
+  if (it.type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)
+    if (const char* path = std::getenv("FERRULE_STUB_PLANS"))
+      std::ofstream(path, std::ios::app) << "plan\n";
   it.finalized = true;
   return CUDNN_STATUS_SUCCESS;
 }
