@@ -23,7 +23,7 @@ struct Storage;
 enum class LogLevel : uint8_t { error, warning, info, verbose };
 using LogCallback = std::function<void(LogLevel, std::string_view)>;
 
-/// All shapes static; everything here outlives the Executable except what `log` refers to.
+/// All shapes static; everything here outlives the Executable, but `cache`.
 struct PrepareContext {
   const Plan& plan;
   const Lowered& lowered;
@@ -38,7 +38,8 @@ struct PrepareContext {
       false;                 ///< also keep the implementations that were not chosen, for measure()
   bool own_weights = false;  ///< nobody but this session reads the plan's constants: their memory
                              ///< may be given back
-  const Cancel* cancel = nullptr;  ///< asked before every launch, and inside interpreted layers
+  const Cancel* cancel = nullptr;  ///< asked before every launch (of a graph of them, too), and
+                                   ///< inside interpreted layers
 };
 
 /// Which of an executable's steps are those of one layer.

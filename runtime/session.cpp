@@ -60,7 +60,12 @@ struct Session::State {
   std::shared_ptr<const Knowledge>
       left;          ///< of that GPU: who asked for it before may still look at it
   std::mutex mutex;  ///< of `plans`, and of what leave_gpu changes
-  std::map<Shapes, std::unique_ptr<Compiled>> plans;
+  struct Kept {
+    std::shared_ptr<Compiled> plan;
+    uint64_t used = 0;  ///< counts requests
+  };
+  std::map<Shapes, Kept> plans;
+  uint64_t requests = 0;
 
   void log(LogLevel level, std::string_view text) const {
     if (options.log) options.log(level, text);
@@ -132,6 +137,12 @@ struct Session::State {
     return {};
   }
 
+  /// Who runs it still has it until then.
+  void forget_oldest() {
+    plans.erase(
+        std::ranges::min_element(plans, {}, [](const auto& entry) { return entry.second.used; }));
+  }
+
   const Port* input(std::string_view name) const {
     auto it = input_by_name.find(name);
     return it == input_by_name.end() ? nullptr : &inputs[it->second];
@@ -184,8 +195,8 @@ struct Session::State {
     return {};
   }
 
-  Result<std::unique_ptr<Compiled>> build(const Shapes& shapes) const {
-    auto c = std::make_unique<Compiled>();
+  Result<std::shared_ptr<Compiled>> build(const Shapes& shapes) const {
+    auto c = std::make_shared<Compiled>();
     const auto start = Clock::now();
     EngineOptions engine = options.engine;
     engine.shapes = shapes;
@@ -283,7 +294,7 @@ struct Session::State {
                     ? host_target().value_or("")
                     : fmt::format("{}, {}", by->device_name(), by->device_target());
     c.timings_.compile_ms = ms_since(start);
-    if (options.no_interpreter) FERRULE_TRY(no_interpreter(c));
+    if (options.no_interpreter || options.require_device) FERRULE_TRY(no_interpreter(c));
     if (!cache) return {};
     c.timings_.cache_hits = cache->counts().hits - before.hits;
     c.timings_.cache_misses = cache->counts().misses - before.misses;
@@ -406,21 +417,29 @@ const ModelInfo& Session::info() const { return state_->info; }
 const Knowledge& Session::knowledge() const { return *state_->knowledge; }
 std::string Session::machine() const { return state_->machine(); }
 
-Result<Compiled*> Session::compile(const Shapes& shapes) {
+Result<std::shared_ptr<Compiled>> Session::plan(const Shapes& shapes) {
   FERRULE_ASSIGN(Shapes all, state_->complete(shapes));
   const std::lock_guard lock(state_->mutex);
-  auto it = state_->plans.find(all);
-  if (it == state_->plans.end()) {
-    auto compiled = state_->build(all);
-    if (!compiled && state_->may_leave_gpu(compiled.error())) {
-      FERRULE_TRY(state_->leave_gpu(compiled.error()));
-      compiled = state_->build(all);
-    }
-    if (!compiled) return fail(compiled.error());
-    state_->original = nullptr;
-    it = state_->plans.emplace(std::move(all), std::move(*compiled)).first;
+  auto& plans = state_->plans;
+  if (auto it = plans.find(all); it != plans.end()) {
+    it->second.used = ++state_->requests;
+    return it->second.plan;
   }
-  return it->second.get();
+  const auto most = static_cast<size_t>(std::max<int64_t>(1, state_->options.engine.limits.plans));
+  while (plans.size() >= most) state_->forget_oldest();
+  auto compiled = state_->build(all);
+  while (!compiled && compiled.error().code == Code::device_memory && !plans.empty()) {
+    state_->forget_oldest();
+    compiled = state_->build(all);
+  }
+  if (!compiled && state_->may_leave_gpu(compiled.error())) {
+    FERRULE_TRY(state_->leave_gpu(compiled.error()));
+    compiled = state_->build(all);
+  }
+  if (!compiled) return fail(compiled.error());
+  state_->original = nullptr;
+  return plans.emplace(std::move(all), State::Kept{std::move(*compiled), ++state_->requests})
+      .first->second.plan;
 }
 
 Result<std::vector<Tensor>> Session::arrange(const std::map<std::string, Tensor>& inputs) const {
@@ -449,7 +468,7 @@ Result<std::map<std::string, Tensor>> Session::run(const std::map<std::string, T
   FERRULE_ASSIGN(auto ordered, arrange(inputs));
   Shapes shapes;
   for (size_t k = 0; k < ordered.size(); ++k) shapes[state_->inputs[k].name] = ordered[k].dims();
-  FERRULE_ASSIGN(Compiled * compiled, compile(shapes));
+  FERRULE_ASSIGN(const auto compiled, plan(shapes));
   FERRULE_ASSIGN(auto results, compiled->run(ordered, observer));
   std::map<std::string, Tensor> named;
   for (size_t k = 0; k < results.size(); ++k) named[state_->outputs[k].name] = results[k];

@@ -4,8 +4,10 @@
 //   auto session = ferrule::Session::load("model.onnx");
 //   auto results = session->run({{"x", tensor}});
 //
-// A plan is made for each concrete set of input shapes and kept; compiled kernels are shared
-// between plans. Any number of threads may run one Session.
+// A plan is made for each concrete set of input shapes and kept, with its memory; of more than the
+// limit `plans`, or where a device has too little memory for another, those go that were used
+// longest ago. Compiled kernels are shared between plans. Any number of threads may run one
+// Session.
 #pragma once
 #include <condition_variable>
 #include <functional>
@@ -147,7 +149,12 @@ class Session {
   /// The plan for these shapes; inputs of a declared constant shape may be left out. By any thread.
   /// errors: unknown_input, missing_input (a symbolic size without a value), input_mismatch, and
   /// all of planning and preparing.
-  Result<Compiled*> compile(const Shapes& shapes = {});
+  Result<std::shared_ptr<Compiled>> plan(const Shapes& shapes = {});
+  /// The same for who compiles few shapes: it is there until `plans` others were compiled.
+  Result<Compiled*> compile(const Shapes& shapes = {}) {
+    FERRULE_ASSIGN(const auto made, plan(shapes));
+    return made.get();
+  }
   /// By any thread.
   /// errors: unknown_input, missing_input, input_mismatch, those of compile and of the backend.
   Result<std::map<std::string, Tensor>> run(const std::map<std::string, Tensor>& inputs,

@@ -25,7 +25,7 @@ struct CudaLaunch {
   std::string source;
   std::string entry;  ///< its only kernel
   std::string kind;  ///< "pointwise", "pieces", "rows", "copy", "transpose", "gather", "attention",
-                     ///< "pool", "resize", "selection"; for texts
+                     ///< "pool", "resize", "selection", "direct"; for texts
   int64_t blocks = 1;                  ///< in x; 0: nothing to do, and nothing may be launched
   int threads_x = 256, threads_y = 1;  ///< of a block
   std::string shape;                   ///< how it is spread over threads and blocks (cuda_shape.h)

@@ -3,8 +3,11 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <iterator>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <regex>
 
@@ -32,17 +35,10 @@ struct Nvrtc {
   NvrtcInfo info;
 };
 
-Result<Nvrtc> open_library() {
-  void* library = nullptr;
-  std::string why, path;
-  for (const char* name : {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"})
-    for (const std::string& place : library ? std::vector<std::string>() : library_places(name)) {
-      path = place;
-      if ((library = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL))) break;
-      const char* text = dlerror();
-      if (why.empty() && text) why = text;
-    }
-  if (!library) return error(Code::library_missing, "", "NVRTC (libnvrtc.so.13 or .12)", why);
+std::atomic<int> newest_wanted = 0;  ///< 0: any
+
+/// errors: library_missing.
+Result<Nvrtc> functions_of(void* library, const std::string& path) {
   Nvrtc n{};
   n.info.path = path;
   std::string missing;
@@ -72,9 +68,33 @@ Result<Nvrtc> open_library() {
   return n;
 }
 
+/// The first that the driver takes, else the first that there is.
+Result<Nvrtc> open_library() {
+  std::string why;
+  std::optional<Nvrtc> newer;
+  for (const char* name : {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"})
+    for (const std::string& place : library_places(name)) {
+      void* library = dlopen(place.c_str(), RTLD_NOW | RTLD_LOCAL);
+      if (!library) {
+        const char* text = dlerror();
+        if (why.empty() && text) why = text;
+        continue;
+      }
+      FERRULE_ASSIGN(Nvrtc n, functions_of(library, place));
+      if (newest_wanted == 0 || n.info.major <= newest_wanted) return n;
+      if (!newer) newer = std::move(n);
+    }
+  if (newer) return std::move(*newer);
+  return error(Code::library_missing, "", "NVRTC (libnvrtc.so.13 or .12)", why);
+}
+
 const Result<Nvrtc>& nvrtc() {
-  static const auto* library = new Result<Nvrtc>(open_library());
-  return *library;
+  static std::mutex mutex;
+  static auto* by_driver = new std::map<int, Result<Nvrtc>>();
+  const std::lock_guard lock(mutex);
+  auto it = by_driver->find(newest_wanted);
+  if (it == by_driver->end()) it = by_driver->emplace(newest_wanted.load(), open_library()).first;
+  return it->second;
 }
 
 int number_before(const std::string& log, const char* pattern) {
@@ -154,6 +174,8 @@ std::string spill_warning(const Cubin& c) {
       "its kernel has too few registers and moves {} bytes a thread to and from memory (spills)",
       c.spill_bytes);
 }
+
+void nvrtc_for_driver(int cuda_major) { newest_wanted = cuda_major; }
 
 Result<NvrtcInfo> nvrtc_info() {
   if (!nvrtc()) return fail(nvrtc().error());

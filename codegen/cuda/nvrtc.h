@@ -31,6 +31,10 @@ struct NvrtcInfo {
 };
 /// errors: library_missing (names what was tried).
 Result<NvrtcInfo> nvrtc_info();
+/// A driver loads what an NVRTC of its own CUDA or of an older one compiled: before it is asked to,
+/// says which that is (12 of 12.4). A newer NVRTC is then taken only where there is no
+/// other.
+void nvrtc_for_driver(int cuda_major);
 
 /// For logs and reports, to stand behind the layer's name; "" where all of the kernel's values have
 /// registers.

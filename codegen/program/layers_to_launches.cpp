@@ -162,6 +162,11 @@ class LayerLowering {
     FERRULE_ASSIGN(LoweredRegion region, required(lower_region(ops_, body, tail, outputs)));
     if (epilogue(l, region, a.outputs[0], operators_of(body, tail))) {
       l.outputs = to;
+      Launch own = launch(Launch::Kind::generated, Work::other, "pointwise", {});
+      for (ValueId v : region.inputs) own.inputs.push_back(v == a.outputs[0] ? to[0] : outer(v));
+      own.outputs = to;
+      own.region = std::move(region);
+      l.tail = std::make_shared<const Launch>(std::move(own));
       return add(std::move(l));
     }
     const ValueId result = temporary(a.outputs[0]);

@@ -29,6 +29,7 @@ struct Limits {
   X(yaml_bytes, 1 << 20, "bytes of a rule file")                                       \
   X(yaml_depth, 64, "nesting of a rule file")                                          \
   X(rules, 10000, "rules loaded")                                                      \
+  X(plans, 64, "plans that a session keeps, one for each shape of its inputs")         \
   X(memory_bytes, int64_t{0}, "bytes planned for a run; 0 = 80 % of free memory")      \
   X(cache_bytes, int64_t{2} << 30, "bytes kept in the cache on disk; 0 = nothing new")
 #define X(name, value, text) int64_t name = value;

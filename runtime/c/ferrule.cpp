@@ -323,7 +323,7 @@ ferrule_status* ferrule_session_view(ferrule_session* s, int32_t view, const fer
       for (size_t k = 0; k < count; ++k) {
         FERRULE_ASSIGN(given[text(shapes[k].name)], dims_of(shapes[k]));
       }
-      FERRULE_ASSIGN(const Compiled* c, s->session->compile(given));
+      FERRULE_ASSIGN(const auto c, s->session->plan(given));
       j = view == FERRULE_VIEW_PLAN      ? plan_of(*c)
           : view == FERRULE_VIEW_JOURNAL ? journal_of(*c)
                                          : json{{"backend", c->backend()},

@@ -1,6 +1,7 @@
 #include "runtime/cuda/cublaslt.h"
 
 #include "engine/base/diagnostics.h"
+#include "runtime/cuda/driver.h"
 #include "runtime/cuda/open_library.h"
 
 #ifdef FERRULE_HAVE_CUBLASLT
@@ -60,10 +61,19 @@ struct Api {
 
 const Result<Api>& api() {
   static const Result<Api> loaded = []() -> Result<Api> {
-    FERRULE_ASSIGN(void* library,
-                   open_nvidia_library(
-                       "cuBLASLt", {"libcublasLt.so.13", "libcublasLt.so.12"},
-                       "pip install nvidia-cublas, or put CUDA's lib folder on LD_LIBRARY_PATH"));
+    // One for a newer CUDA than the driver's loads and then fails.
+    const auto& driver = Driver::get();
+    const bool old = driver && driver->version < 13000;
+    const std::string what =
+        old ? fmt::format("cuBLASLt for the driver's CUDA {}", version_text(driver->version))
+            : "cuBLASLt";
+    const std::string remedy =
+        fmt::format("pip install {}, or put CUDA's lib folder on LD_LIBRARY_PATH",
+                    old ? "nvidia-cublas-cu12, or install a newer driver" : "nvidia-cublas");
+    FERRULE_ASSIGN(
+        void* library,
+        old ? open_nvidia_library(what, {"libcublasLt.so.12"}, remedy)
+            : open_nvidia_library(what, {"libcublasLt.so.13", "libcublasLt.so.12"}, remedy));
     Api a;
     std::string missing;
 #define X(name)                                                                         \
@@ -200,16 +210,18 @@ class Matmul final : public CublasltProduct {
     cublasLtMatmulPreference_t preference = nullptr;
     FERRULE_TRY(
         check(api_.MatmulPreferenceCreate(&preference), layer_, "cublasLtMatmulPreferenceCreate"));
-    const uint32_t alignment = p_.alignment;
     auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
       return check(api_.MatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value),
                    layer_, "cublasLtMatmulPreferenceSetAttribute");
     };
     Status s = prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspace);
-    for (auto attribute :
-         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
-      if (s) s = prefer(attribute, alignment);
+    // Rows are columns there: its first matrix is our second.
+    for (auto [attribute, matrix] :
+         {std::pair{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &p_.b},
+          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &p_.a},
+          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, p_.adds ? &p_.c : &p_.y},
+          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &p_.y}})
+      if (s) s = prefer(attribute, matrix->alignment);
     cublasStatus_t code = CUBLAS_STATUS_SUCCESS;
     if (s)
       code = api_.MatmulAlgoGetHeuristic(handle_, desc_, b_, a_, c_, y_, preference, kMostPlans,

@@ -21,6 +21,7 @@ struct Product {
     int64_t row = 0;   ///< elements from a row to the next (transposed: from a column)
     int64_t step = 0;  ///< from a matrix to the next; 0: the same one for all
     bool transposed = false;
+    uint32_t alignment = 16;  ///< bytes that all its addresses are multiples of; at most 16
   };
   DType dtype = DType::f32;
   int64_t rows = 0, columns = 0, depth = 0, count = 1;
@@ -30,8 +31,7 @@ struct Product {
   bool has_bias = false;  ///< one value a column, added after c
   Activation activation = Activation::none;
   float alpha = 1, beta = 1;
-  bool tf32 = false;        ///< f32 may be rounded to tf32 inside
-  unsigned alignment = 16;  ///< bytes that all addresses are multiples of
+  bool tf32 = false;  ///< f32 may be rounded to tf32 inside
 };
 
 struct ProductAddresses {

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 #include <deque>
+#include <map>
 
 #include "engine/base/diagnostics.h"
 #include "runtime/cuda/open_library.h"
@@ -146,7 +147,7 @@ class Graph final : public CudnnGraph {
   Graph(cudnnContext* handle, std::shared_ptr<fe::DeviceProperties> device, std::string layer)
       : handle_(handle), device_(std::move(device)), layer_(std::move(layer)) {}
   ~Graph() override {
-    if (pack_) fe::detail::destroy_descriptor(pack_);
+    for (auto& [key, d] : packs_) fe::detail::destroy_descriptor(d);
   }
 
   Applicable<> make(const CudnnWork& work, int sm) {
@@ -205,13 +206,12 @@ class Graph final : public CudnnGraph {
 
   Status execute(CUstream_st* stream, const CudnnAddresses& addresses, void* workspace) override {
     try {
-      if (!pack_ || addresses != packed_ || workspace != packed_workspace_)
-        FERRULE_TRY(pack(addresses, workspace));
+      FERRULE_ASSIGN(const cudnnBackendDescriptor_t packed, pack(addresses, workspace));
       if (auto s = fe::detail::set_stream(handle_, reinterpret_cast<cudaStream_t>(stream));
           s != CUDNN_STATUS_SUCCESS)
         return failed("cudnnSetStream", s);
       auto plan = graph_.all_plans().execution_plans[static_cast<size_t>(chosen_)];
-      if (auto s = fe::detail::execute(handle_, plan->get_raw_desc(), pack_);
+      if (auto s = fe::detail::execute(handle_, plan->get_raw_desc(), packed);
           s != CUDNN_STATUS_SUCCESS)
         return failed("cudnnBackendExecute", s);
       return {};
@@ -231,10 +231,11 @@ class Graph final : public CudnnGraph {
     return n;
   }
 
-  /// Addresses in the form that cuDNN executes; numbers lie in our own memory.
-  Status pack(const CudnnAddresses& addresses, void* workspace) {
-    if (pack_) fe::detail::destroy_descriptor(pack_);
-    pack_ = nullptr;
+  /// Addresses in the form that cuDNN executes; numbers lie in our own memory. Kept: each of the
+  /// layers that share the graph comes with its own again and again.
+  Result<cudnnBackendDescriptor_t> pack(const CudnnAddresses& addresses, void* workspace) {
+    const std::pair key{addresses, workspace};
+    if (auto it = packs_.find(key); it != packs_.end()) return it->second;
     std::vector<int64_t> uids;
     std::vector<void*> pointers;
     for (const auto& [uid, p] : addresses)
@@ -246,8 +247,8 @@ class Graph final : public CudnnGraph {
     cudnnBackendDescriptor_t d = nullptr;
     if (auto s = fe::detail::create_descriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &d);
         s != CUDNN_STATUS_SUCCESS)
-      return failed("a variant pack", s);
-    pack_ = d;
+      return fail(failed("a variant pack", s).error());
+    packs_[key] = d;
     const auto count = static_cast<int64_t>(uids.size());
     auto set = [&](cudnnBackendAttributeName_t attribute, cudnnBackendAttributeType_t type,
                    int64_t n,
@@ -259,10 +260,10 @@ class Graph final : public CudnnGraph {
     if (s == CUDNN_STATUS_SUCCESS)
       s = set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
     if (s == CUDNN_STATUS_SUCCESS) s = fe::detail::finalize(d);
-    if (s != CUDNN_STATUS_SUCCESS) return failed("a variant pack", s);
-    packed_ = addresses;
-    packed_workspace_ = workspace;
-    return {};
+    if (s == CUDNN_STATUS_SUCCESS) return d;
+    fe::detail::destroy_descriptor(d);
+    packs_.erase(key);
+    return fail(failed("a variant pack", s).error());
   }
 
   void keep_precise(bool whole, bool tf32) {
@@ -429,9 +430,7 @@ class Graph final : public CudnnGraph {
   std::deque<Number> numbers_;
   std::vector<int64_t> usable_;
   int64_t chosen_ = -1, workspace_ = 0;
-  cudnnBackendDescriptor_t pack_ = nullptr;
-  CudnnAddresses packed_;
-  void* packed_workspace_ = nullptr;
+  std::map<std::pair<CudnnAddresses, void*>, cudnnBackendDescriptor_t> packs_;
 };
 
 }  // namespace

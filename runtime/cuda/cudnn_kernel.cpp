@@ -10,6 +10,8 @@
 namespace ferrule::cuda {
 namespace {
 
+constexpr int64_t kAlignment = 16;
+
 /// Puts a spatial dim of one in front of a single one: cuDNN counts at least two.
 void widen(CudnnTensor& t, size_t images) {
   if (t.dims.size() != images) return;
@@ -44,7 +46,7 @@ std::string text_of(const CudnnProblem& p) {
 
 class CudnnKernel final : public Kernel, public Tunable {
  public:
-  CudnnKernel(std::unique_ptr<CudnnGraph> graph, std::string problem,
+  CudnnKernel(std::shared_ptr<CudnnGraph> graph, std::string problem,
               std::vector<CudnnOperand> operands)
       : graph_(std::move(graph)), problem_(std::move(problem)), operands_(std::move(operands)) {}
 
@@ -61,6 +63,7 @@ class CudnnKernel final : public Kernel, public Tunable {
   Status enqueue(Stream stream) override {
     return counted(graph_->execute(stream, addresses_, workspace_));
   }
+  bool of_library() const override { return true; }
   std::string text() const override { return "cudnn:" + graph_->plan(); }
 
   std::string problem() const override { return problem_; }
@@ -69,7 +72,7 @@ class CudnnKernel final : public Kernel, public Tunable {
   Applicable<> choose(std::string_view candidate) override { return graph_->build(candidate); }
 
  private:
-  std::unique_ptr<CudnnGraph> graph_;
+  std::shared_ptr<CudnnGraph> graph_;
   std::string problem_;
   std::vector<CudnnOperand> operands_;
   CudnnAddresses addresses_;
@@ -143,13 +146,28 @@ Status add_tail(Context& context, const KernelCall& call, CudnnProblem& problem,
 
 Applicable<KernelPtr> make_cudnn_kernel(Context& context, const KernelCall& call,
                                         const CudnnWork& work, std::vector<CudnnOperand> operands) {
+  // Which the headers tell cuDNN of every tensor.
+  for (const auto* list : {&call.inputs, &call.outputs})
+    for (const Operand& o : *list)
+      if (o.present() && o.offset % kAlignment != 0)
+        return not_applicable(
+            escape(call.layer), "cuDNN",
+            fmt::format("an operand that begins at {} bytes, which is no multiple "
+                        "of {}",
+                        o.offset, kAlignment));
   FERRULE_ASSIGN(cudnnContext * handle, context.libraries.cudnn(call.layer));
-  const int sm = static_cast<int>(std::lround(context.target->cc * 10));
-  FERRULE_ASSIGN(auto graph, make_cudnn_graph(handle, work, sm, call.layer));
   const std::string text = std::visit([](const auto& w) { return text_of(w); }, work);
-  const Tuning::Entry* measured = context.tuning ? context.tuning->find(text) : nullptr;
-  if (!measured || !graph->build(measured->use)) FERRULE_TRY(graph->build());
-  return std::make_unique<CudnnKernel>(std::move(graph), text, std::move(operands));
+  const auto* attention = std::get_if<CudnnAttention>(&work);
+  std::shared_ptr<CudnnGraph>& shared =
+      context.libraries.graphs[text + fmt::format(" {}", attention ? attention->scale : 0)];
+  if (!shared) {
+    const int sm = static_cast<int>(std::lround(context.target->cc * 10));
+    FERRULE_ASSIGN(auto graph, make_cudnn_graph(handle, work, sm, call.layer));
+    const Tuning::Entry* measured = context.tuning ? context.tuning->find(text) : nullptr;
+    if (!measured || !graph->build(measured->use)) FERRULE_TRY(graph->build());
+    shared = std::move(graph);
+  }
+  return std::make_unique<CudnnKernel>(shared, text, std::move(operands));
 }
 
 }  // namespace ferrule::cuda

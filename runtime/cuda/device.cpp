@@ -29,6 +29,7 @@ Result<Device*> Device::open() {
   if (!Driver::get()) return fail(Driver::get().error());
   std::unique_ptr<Device> d(new Device(*Driver::get()));
   const Driver& api = d->api_;
+  nvrtc_for_driver(api.version / 1000);
   int count = 0, device = 0;
   size_t memory = 0;
   char name[256] = {};

@@ -32,8 +32,6 @@ enum : int {
   kSuccess = 0,
   kOutOfMemory = 2,
   kNoDevice = 100,
-  kCaptureFirst = 900,
-  kCaptureLast = 908,  ///< what a stream that is captured does not allow
 };
 /// Whether nothing more can be done with the context after that code.
 bool device_is_lost(int code);

@@ -5,7 +5,7 @@
 
 #include "codegen/cuda/launch.h"
 #include "engine/base/diagnostics.h"
-#include "runtime/cuda/kernels/generated.h"
+#include "runtime/cuda/kernels/several.h"
 #include "runtime/in_place.h"
 
 namespace ferrule::cuda {
@@ -64,9 +64,7 @@ Applicable<> CudaExecutable::build(const PrepareContext& context) {
     return generated_in_place(plan_, lowered_, layer, l);
   };
   FERRULE_ASSIGN(storage_, plan_storage(plan_, lowered_, pairs));
-  Context kernels{device_,         libraries_,      constants_,     &context.ops,
-                  &context.target, &context.limits, context.cache,  context.tuning,
-                  &context.log,    context.cancel,  lowered_.strict};
+  Context kernels = this->context(context.cache);
   compile(kernels);
   std::vector<int64_t> scratch(static_cast<size_t>(storage_.steps), 0);
   FERRULE_TRY(make_steps(kernels, scratch));
@@ -76,16 +74,23 @@ Applicable<> CudaExecutable::build(const PrepareContext& context) {
   return {};
 }
 
+Context CudaExecutable::context(DiskCache* cache) {
+  const PrepareContext& p = prepared_;
+  return {device_, libraries_, constants_, &p.ops,  &p.target,      &p.limits,
+          cache,   p.tuning,   &p.log,     cancel_, lowered_.strict};
+}
+
 /// All generated kernels at once. What cannot be planned shows up when its kernel is made.
 void CudaExecutable::compile(Context& context) {
-  std::vector<CudaLaunch> launches;
+  std::vector<const CudaLaunch*> launches;
   for (size_t layer = 0; layer < lowered_.layers.size(); ++layer)
     for (const Launch& l : lowered_.layers[layer].launches) {
       if (!cuda_generated(l)) continue;
       auto call = call_of(plan_, lowered_, storage_, layer, l);
       if (!call) continue;
       if (choose_gpu_attention(l, *call, *context.target, context.strict).library) continue;
-      if (auto planned = plan_generated(context, l, *call)) launches.push_back(std::move(*planned));
+      if (auto planned = plan_generated(context, l, *call))
+        launches.push_back(&planned_.emplace(&l, std::move(*planned)).first->second.launch);
     }
   compile_generated(context, launches);
 }
@@ -108,7 +113,7 @@ Applicable<> CudaExecutable::make_steps(Context& context, std::vector<int64_t>& 
 
 Applicable<> CudaExecutable::make_layer(Context& context, size_t layer, int first_step) {
   auto make = [&](const Launch& l, const KernelCall& call) {
-    return make_kernel(context, l, call);
+    return make_kernel(context, layer, l, call);
   };
   auto interpret = [&](const KernelCall& call, const Refusal& why) {
     if (*context.log)
@@ -123,15 +128,91 @@ Applicable<> CudaExecutable::make_layer(Context& context, size_t layer, int firs
   return {};
 }
 
-Applicable<KernelPtr> CudaExecutable::make_kernel(Context& context, const Launch& l,
+Applicable<KernelPtr> CudaExecutable::make_kernel(Context& context, size_t layer, const Launch& l,
                                                   const KernelCall& call) {
   if (const auto attention = choose_gpu_attention(l, call, *context.target, context.strict).library)
     return make_attention(context, l, call, *attention);
+  if (auto planned = planned_.extract(&l))
+    return make_planned(context, l, call, std::move(planned.mapped()));
   if (cuda_generated(l)) return make_generated(context, l, call);
   if (l.kind == Launch::Kind::interpret) return make_interpreted(context, call);
-  if (Factory f = l.kind == Launch::Kind::library ? library_factory(l.work) : nullptr)
-    return f(context, call);
+  if (l.kind == Launch::Kind::library && library_factory(l.work))
+    return make_library(context, layer, l, call);
   return not_applicable(escape(call.layer), escape(l.called), "no kernel");
+}
+
+/// The library's kernel; where it refuses the tail, its kernel without one and a generated kernel
+/// behind it; where it has none at all, generated kernels alone. A library that is not there is an
+/// error: without it the model is slow, and it can be had.
+Applicable<KernelPtr> CudaExecutable::make_library(Context& context, size_t layer, const Launch& l,
+                                                   const KernelCall& call) {
+  const Factory library = library_factory(l.work);
+  auto warn = [&](const Refusal& why, std::string_view instead) {
+    if (prepared_.log)
+      prepared_.log(LogLevel::warning,
+                    fmt::format("{}: {}; {}", escape(call.layer), why.reason(), instead));
+  };
+  auto refused = [&](const Applicable<KernelPtr>& made) {
+    return !made && (!made.error().error() || made.error().error()->code == Code::library_failed) &&
+           !device_.lost();
+  };
+  auto made = library(context, call);
+  if (!refused(made)) return made;
+  if (l.tail) {
+    KernelCall bare = call;
+    bare.post_ops = {};
+    bare.inputs.resize(std::min(bare.inputs.size(), bare.node->inputs.size()));
+    if (auto anchor = library(context, bare)) {
+      warn(made.error(), "a generated kernel computes its tail");
+      return with_tail(context, layer, l, std::move(*anchor));
+    }
+  }
+  auto plain = without_library(context, layer, l, call);
+  if (!plain) return made;
+  warn(made.error(), "a generated kernel runs it, which is slow");
+  return plain;
+}
+
+Applicable<KernelPtr> CudaExecutable::with_tail(Context& context, size_t layer, const Launch& l,
+                                                KernelPtr kernel) {
+  if (!l.tail) return kernel;
+  FERRULE_ASSIGN(const KernelCall call, call_of(plan_, lowered_, storage_, layer, *l.tail));
+  std::vector<KernelPtr> both;
+  both.push_back(std::move(kernel));
+  FERRULE_ASSIGN(KernelPtr tail, make_generated(context, *l.tail, call));
+  both.push_back(std::move(tail));
+  return std::make_unique<Several>(std::move(both));
+}
+
+Applicable<KernelPtr> CudaExecutable::without_library(Context& context, size_t layer,
+                                                      const Launch& l, const KernelCall& call) {
+  if (l.work == Work::attention) return make_generated(context, l, call);
+  FERRULE_ASSIGN(KernelPtr anchor, make_direct(context, l, call));
+  return with_tail(context, layer, l, std::move(anchor));
+}
+
+/// A library's call that fails when it is made to run, from now on without the library.
+Status CudaExecutable::replace(Step& step, const Error& why) {
+  if (!step.kernel->of_library()) return fail(why);
+  int first = 0;
+  for (size_t layer = 0; layer < lowered_.layers.size(); ++layer) {
+    const auto& launches = lowered_.layers[layer].launches;
+    const int at = step.step - first;
+    first += static_cast<int>(launches.size());
+    if (step.step >= first) continue;
+    const Launch& l = launches[static_cast<size_t>(at)];
+    Context kernels = context(nullptr);
+    auto call = call_of(plan_, lowered_, storage_, layer, l);
+    if (!call) break;
+    auto made = without_library(kernels, layer, l, *call);
+    if (!made) break;
+    if (prepared_.log)
+      prepared_.log(LogLevel::warning,
+                    fmt::format("{}: {}; a generated kernel runs it", why.place, why.message));
+    step.kernel = std::move(*made);
+    return rebind(step, 0);
+  }
+  return fail(why);
 }
 
 Status CudaExecutable::allocate(const Limits& limits, std::vector<int64_t> scratch) {
@@ -207,9 +288,7 @@ std::string CudaExecutable::text() const {
   for (const Segment& s : segments_)
     if (s.capturable)
       out += fmt::format("CUDA graph of {} kernels{}\n", s.end - s.begin,
-                         s.graph     ? ""
-                         : captured_ ? ", not captured: " + not_captured_
-                                     : "");
+                         not_captured_.empty() ? "" : ", not captured: " + not_captured_);
   return out;
 }
 

@@ -4,6 +4,7 @@
 // layers that the host computes is one CUDA graph. A run is copies in, graphs, copies out, and one
 // wait.
 #pragma once
+#include <map>
 #include <vector>
 
 #include "engine/base/applicable.h"
@@ -11,6 +12,7 @@
 #include "runtime/cuda/constants.h"
 #include "runtime/cuda/device.h"
 #include "runtime/cuda/kernel.h"
+#include "runtime/cuda/kernels/generated.h"
 #include "runtime/cuda/libraries.h"
 #include "runtime/gpu_steps.h"
 #include "runtime/memory_plan.h"
@@ -67,14 +69,24 @@ class CudaExecutable final : public Executable {
       : Executable(context.plan),
         lowered_(context.lowered),
         cancel_(context.cancel),
+        prepared_(context),
         device_(device),
         libraries_(device),
         constants_(device, pool) {}
   Applicable<> build(const PrepareContext& context);
   Applicable<> make_steps(Context& context, std::vector<int64_t>& scratch);
   Applicable<> make_layer(Context& context, size_t layer, int first_step);
-  Applicable<KernelPtr> make_kernel(Context& context, const Launch& launch, const KernelCall& call);
+  Applicable<KernelPtr> make_kernel(Context& context, size_t layer, const Launch& launch,
+                                    const KernelCall& call);
+  Applicable<KernelPtr> make_library(Context& context, size_t layer, const Launch& launch,
+                                     const KernelCall& call);
+  Applicable<KernelPtr> with_tail(Context& context, size_t layer, const Launch& launch,
+                                  KernelPtr kernel);
+  Applicable<KernelPtr> without_library(Context& context, size_t layer, const Launch& launch,
+                                        const KernelCall& call);
+  Status replace(Step& step, const Error& why);
   void compile(Context& context);
+  Context context(DiskCache* cache);
   Status allocate(const Limits& limits, std::vector<int64_t> scratch);
   Status place_ports();
   Status bind();
@@ -87,17 +99,19 @@ class CudaExecutable final : public Executable {
 
   Status copy_in(std::span<const void* const> inputs);
   Status copy_out(std::span<void* const> outputs);
-  Status enqueue(size_t begin, size_t end);
+  Status go_on() const;
+  Status enqueue(size_t begin, size_t end, bool captured = false);
   Status run_segments();
   Status capture();
   Status capture(Segment& segment);
-  Status run_layers(RunObserver* observer);
+  Status run_layers(RunObserver& observer);
   Status report_times(RunObserver& observer);
   Status report_results(size_t layer, RunObserver& observer);
   Status finish();
 
   const Lowered& lowered_;
   const Cancel* cancel_ = nullptr;
+  const PrepareContext prepared_;
   Device& device_;
   Stream stream_ = nullptr;
   Libraries libraries_;
@@ -107,6 +121,7 @@ class CudaExecutable final : public Executable {
   Pinned staging_;
   std::vector<Port> inputs_, outputs_;
   std::vector<Step> steps_;
+  std::map<const Launch*, PlannedLaunch> planned_;  ///< until their kernels are made
   std::vector<LayerSteps> layers_;
   std::vector<Segment> segments_;
   Event started_ = nullptr, stopped_ = nullptr;  ///< around the kernels of a run
@@ -114,6 +129,7 @@ class CudaExecutable final : public Executable {
       events_;  ///< before each layer and behind the last; made by the first observed run
   std::string not_captured_;  ///< why there are no graphs; empty: there are, or will be
   bool ran_ = false, captured_ = false;
+  bool complete_ = true;  ///< the last run came to its end
   int64_t launches_ = 0;
 };
 

@@ -55,6 +55,8 @@ class Kernel {
   virtual std::string text() const { return {}; }
   /// Whether the interpreter does it, on the host.
   virtual bool interprets() const { return false; }
+  /// Whether NVIDIA's libraries do, so that something else can where they fail.
+  virtual bool of_library() const { return false; }
 
  protected:
   /// For every such call: counts those that went well.
@@ -131,6 +133,8 @@ Applicable<KernelPtr> make_attention(Context&, const Launch&, const KernelCall&,
 /// A generated launch: pointwise, pieces, rows, copies, gathers, windows and whatever else
 /// codegen/cuda/launch.h knows.
 Applicable<KernelPtr> make_generated(Context&, const Launch&, const KernelCall&);
+/// A library's convolution or product, without its tail, as a plain generated kernel.
+Applicable<KernelPtr> make_direct(Context&, const Launch&, KernelCall);
 /// The layer on the host, between two transfers.
 Applicable<KernelPtr> make_interpreted(Context&, const KernelCall&);
 

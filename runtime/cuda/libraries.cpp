@@ -20,6 +20,7 @@ Status keep(Handle& handle, Result<Handle> made, std::string_view layer) {
 }  // namespace
 
 Libraries::~Libraries() {
+  graphs.clear();  // they belong to the handle
   if (cudnn_) destroy_cudnn(cudnn_);
   if (cublaslt_) destroy_cublaslt(cublaslt_);
 }

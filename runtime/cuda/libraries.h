@@ -3,6 +3,8 @@
 // calls them is in cudnn_graph.cpp and cublaslt.cpp, which say library_missing where they were
 // built without the headers.
 #pragma once
+#include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -14,6 +16,7 @@ struct cublasLtContext;
 
 namespace ferrule::cuda {
 
+class CudnnGraph;
 class Device;
 
 class Libraries {
@@ -27,6 +30,9 @@ class Libraries {
   /// errors: library_missing, library_failed.
   Result<cudnnContext*> cudnn(std::string_view layer);
   Result<cublasLtContext*> cublaslt(std::string_view layer);
+  /// Built graphs by all that they depend on: equal layers have one, which takes cuDNN up to half a
+  /// second to build.
+  std::map<std::string, std::shared_ptr<CudnnGraph>> graphs;
 
  private:
   std::mutex mutex_;

@@ -1,5 +1,6 @@
 // What CudaExecutable does during a run.
 #include <cstring>
+#include <utility>
 
 #include "engine/base/diagnostics.h"
 #include "runtime/cuda/executable.h"
@@ -17,15 +18,16 @@ constexpr int kThreadLocal =
 Status CudaExecutable::run(std::span<const void* const> inputs, std::span<void* const> outputs,
                            RunObserver* observer) {
   FERRULE_TRY(device_.enter());
+  // A run that failed or was cancelled may have left its faults behind: they are none of this
+  // one's.
+  if (!complete_) (void)finish();
+  complete_ = false;
   launches_ = 0;
   auto work = [&]() -> Status {
     FERRULE_TRY(copy_in(inputs));
     FERRULE_TRY(
         device_.check(device_.api().cuEventRecord(started_, stream_), "cuEventRecord", kPlace));
-    if (observer || cancel_)
-      FERRULE_TRY(run_layers(observer));
-    else
-      FERRULE_TRY(run_segments());
+    FERRULE_TRY(observer ? run_layers(*observer) : run_segments());
     FERRULE_TRY(
         device_.check(device_.api().cuEventRecord(stopped_, stream_), "cuEventRecord", kPlace));
     return copy_out(outputs);
@@ -40,7 +42,7 @@ Status CudaExecutable::run(std::span<const void* const> inputs, std::span<void* 
 
 double CudaExecutable::device_ms() {
   float ms = 0;
-  if (!ran_ || device_.api().cuEventElapsedTime(&ms, started_, stopped_)) return 0;
+  if (!complete_ || device_.api().cuEventElapsedTime(&ms, started_, stopped_)) return 0;
   return double{ms};
 }
 
@@ -72,16 +74,29 @@ Status CudaExecutable::copy_out(std::span<void* const> outputs) {
     if (outputs_[k].bytes)
       std::memcpy(outputs[k], staging_.data() + outputs_[k].offset,
                   static_cast<size_t>(outputs_[k].bytes));
-  ran_ = true;
+  ran_ = complete_ = true;
   return {};
 }
 
-Status CudaExecutable::enqueue(size_t begin, size_t end) {
+/// What is on the stream already runs to its end.
+Status CudaExecutable::go_on() const {
+  if (!cancel_ || !cancel_->stopped()) return {};
+  return error(Code::cancelled, kPlace, "time is up");
+}
+
+Status CudaExecutable::enqueue(size_t begin, size_t end, bool captured) {
   for (size_t k = begin; k < end; ++k) {
-    Kernel& kernel = *steps_[k].kernel;
-    const int64_t before = kernel.launched();
-    FERRULE_TRY(kernel.enqueue(stream_));
-    launches_ += kernel.launched() - before;
+    if (!captured) FERRULE_TRY(go_on());
+    Step& step = steps_[k];
+    int64_t before = step.kernel->launched();
+    Status status = step.kernel->enqueue(stream_);
+    if (!status && status.error().code == Code::library_failed && !captured && !device_.lost()) {
+      FERRULE_TRY(replace(step, status.error()));
+      before = 0;
+      status = step.kernel->enqueue(stream_);
+    }
+    FERRULE_TRY(std::move(status));
+    launches_ += step.kernel->launched() - before;
   }
   return {};
 }
@@ -101,6 +116,7 @@ Status CudaExecutable::run_segments() {
       FERRULE_TRY(enqueue(s.begin, s.end));
       continue;
     }
+    FERRULE_TRY(go_on());
     FERRULE_TRY(
         device_.check(device_.api().cuGraphLaunch(s.graph, stream_), "cuGraphLaunch", kPlace));
     launches_ += s.kernels;
@@ -108,31 +124,38 @@ Status CudaExecutable::run_segments() {
   return {};
 }
 
+/// Once a plan. Whatever goes wrong, a library that allocates or waits for one, leaves the whole
+/// plan to plain launches for good, with one warning; text() says so, too.
 Status CudaExecutable::capture() {
-  const int64_t launches = launches_;
-  for (Segment& s : segments_)
-    if (s.capturable) FERRULE_TRY(capture(s));
-  launches_ = launches;
   captured_ = true;
+  const int64_t launches = launches_;
+  Status status;
+  for (Segment& s : segments_)
+    if (status && s.capturable) status = capture(s);
+  launches_ = launches;
+  if (status || device_.lost()) return status;
+  for (Segment& s : segments_)
+    if (s.graph) (void)device_.api().cuGraphExecDestroy(std::exchange(s.graph, nullptr));
+  not_captured_ = status.error().message;
+  if (prepared_.log)
+    prepared_.log(LogLevel::warning,
+                  fmt::format("no CUDA graph, kernels are launched one by one: {}: {}",
+                              status.error().place, not_captured_));
   return {};
 }
 
-/// A library that does what a capture does not allow leaves its segment to plain launches; text()
-/// says so.
 Status CudaExecutable::capture(Segment& segment) {
   const Driver& api = device_.api();
   FERRULE_TRY(device_.check(api.cuStreamBeginCapture(stream_, kThreadLocal), "cuStreamBeginCapture",
                             kPlace));
   const int64_t before = launches_;
-  Status status = enqueue(segment.begin, segment.end);
+  Status status = enqueue(segment.begin, segment.end, true);
   segment.kernels = launches_ - before;
   CUgraph_st* graph = nullptr;
   const int code = api.cuStreamEndCapture(stream_, &graph);
-  if (code >= kCaptureFirst && code <= kCaptureLast) {
-    not_captured_ = status ? api.text(code) : status.error().message;
-    return {};
-  }
-  if (status) status = device_.check(code, "cuStreamEndCapture", kPlace);
+  // What a library said comes first: it is why the capture ended badly.
+  if (Status ended = device_.check(code, "cuStreamEndCapture", kPlace); status)
+    status = std::move(ended);
   if (status)
     status = device_.check(api.cuGraphInstantiateWithFlags(&segment.graph, graph, 0),
                            "cuGraphInstantiateWithFlags", kPlace);
@@ -141,33 +164,28 @@ Status CudaExecutable::capture(Segment& segment) {
   return status;
 }
 
-/// One layer after the other by plain launches, for who wants times or results, or to stop in
-/// between.
-Status CudaExecutable::run_layers(RunObserver* observer) {
+/// One layer after the other by plain launches, for who wants times or results.
+Status CudaExecutable::run_layers(RunObserver& observer) {
   const Driver& api = device_.api();
-  for (size_t k = observer ? events_.size() : layers_.size() + 1; k <= layers_.size(); ++k) {
+  while (events_.size() <= layers_.size()) {
     Event e = nullptr;
     FERRULE_TRY(device_.check(api.cuEventCreate(&e, 0), "cuEventCreate", kPlace));
     events_.push_back(e);
   }
-  if (observer)
-    FERRULE_TRY(device_.check(api.cuEventRecord(events_[0], stream_), "cuEventRecord", kPlace));
+  FERRULE_TRY(device_.check(api.cuEventRecord(events_[0], stream_), "cuEventRecord", kPlace));
   for (size_t layer = 0; layer < layers_.size(); ++layer) {
     const std::string name = escape(plan_.layers[layer].name);
-    if (cancel_ && cancel_->stopped()) return error(Code::cancelled, name, "time is up");
     FERRULE_TRY(enqueue(layers_[layer].begin, layers_[layer].end));
-    if (observer)
-      FERRULE_TRY(
-          device_.check(api.cuEventRecord(events_[layer + 1], stream_), "cuEventRecord", name));
-    const bool results = observer && observer->wants_results();
+    FERRULE_TRY(
+        device_.check(api.cuEventRecord(events_[layer + 1], stream_), "cuEventRecord", name));
     // A wait between two layers would count in the second's time; it names the layer that breaks
     // the device.
-    if (results || cancel_) FERRULE_TRY(device_.wait(stream_, name));
-    if (results) FERRULE_TRY(report_results(layer, *observer));
+    if (!observer.wants_results()) continue;
+    FERRULE_TRY(device_.wait(stream_, name));
+    FERRULE_TRY(report_results(layer, observer));
   }
-  if (!observer) return {};
   FERRULE_TRY(device_.wait(stream_, kPlace));
-  return report_times(*observer);
+  return report_times(observer);
 }
 
 Status CudaExecutable::report_times(RunObserver& observer) {

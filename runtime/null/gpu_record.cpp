@@ -57,7 +57,11 @@ class Recorder {
     if (attention.library) return Line{fmt::format("cudnn attention {}", operands(call))};
     if (cuda_generated(l)) return generated(l, call, attention.why);
     if (l.kind == Launch::Kind::interpret) return on_the_host(call, "");
-    FERRULE_TRY(check_gpu_library(l, call));
+    if (auto taken = check_gpu_library(l, call); !taken) {
+      if (taken.error().error() || !gpu_library(l.work)) return fail(taken.error());
+      return Line{fmt::format("direct {}{} {}, not a library's: {}", escape(l.called), tail(l),
+                              operands(call), taken.error().reason())};
+    }
     return Line{fmt::format("{} {}{} {}", is_product(l.work) ? "cublaslt" : "cudnn",
                             escape(l.called), tail(l), operands(call))};
   }

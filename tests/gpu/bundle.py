@@ -64,7 +64,13 @@ def tests(target):
 
 
 def models(target, names):
-    """Models that are no skeletons: what no network must bring. Smallest first, as many as fit."""
+    """What no network must bring: models that are no skeletons, smallest first, and skeletons that the tests' folder does not have."""
+    for name in fetch.LARGE:
+        source = fetch.source_folder(fetch.LARGE[name][1])
+        if source is None:
+            print(f"left out {name}: it is in the shared test material alone", file=sys.stderr)
+        else:
+            shutil.copytree(source, target / "models" / fetch.LARGE[name][1])
     for name in names:
         kind, folder = fetch.MODELS[name][:2]
         if kind == "generated":

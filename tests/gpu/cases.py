@@ -72,6 +72,7 @@ def rows(floats):
             m = max(2, min(300, 100000 // n))
             yield f"softmax_{n}_{t}", f"({f}[{m},{n}] x) => ({f}[{m},{n}] y) {{ y = Softmax<axis=-1>(x) }}"
             yield f"mean_{n}_{t}", f"({f}[{m},{n}] x) => ({f}[{m}] y) <int64[1] a = {{1}}> {{ y = ReduceMean<keepdims=0>(x, a) }}"
+        yield f"topk_{t}", f"({f}[40,333] x) => ({f}[40,5] y, int64[40,5] i) <int64[1] k = {{5}}> {{ s = Softmax(x) y, i = TopK(s, k) }}"
         yield f"columns_{t}", f"({f}[300,77] x) => ({f}[77] y) <int64[1] a = {{0}}> {{ y = ReduceMax<keepdims=0>(x, a) }}"
         yield f"channels_{t}", f"({f}[2,5,9,33] x) => ({f}[2,1,9,33] y) <int64[1] a = {{1}}> {{ y = ReduceSum(x, a) }}"
         yield f"layer_norm_{t}", (f"({f}[6,7,96] x, {f}[96] g, {f}[96] b, {f}[6,7,96] r) => ({f}[6,7,96] y) "

@@ -17,7 +17,7 @@ import harness
 from session import OutOfTime, end, started
 
 BENCHED = ["mobilenet_v2", "resnet50_bn", "unet", "ddddocr_det", "vit_b_16", "bert_base"]
-BATCHES = (1, 32)
+BATCHES = (1, 16)
 ROUNDS = 5
 PEER = pathlib.Path(__file__).resolve().parent / "peer.py"
 

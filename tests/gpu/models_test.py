@@ -182,7 +182,10 @@ def attended(report):
         lines = log.read_text().splitlines() if log.exists() else []
         report.check(f"attention, {what}: what ran", None if sum("cudnn engine" in line for line in lines) == kernel else "\n".join(lines))
 
-    ran("cuDNN", 2)
+    plans = report.folder / "plans"
+    ran("cuDNN", 2, plans=plans)
+    built = len(plans.read_text().splitlines())
+    report.check("attention: equal layers share a plan", None if built == 1 else f"{built} plans")
     ran("no cuDNN", 0, 2, hide=["libcudnn"])
     ran("no handle", 0, 2, fail="cudnnCreate:1=1001,cudnnCreate:2=1001")
 

@@ -2,13 +2,17 @@
 missing, die or say nothing. Needs no device. Last line: "N passed, N failed"."""
 import json
 import pathlib
+import re
 import sys
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "support"), str(HERE.parent / "models"), str(HERE)]
 
+import cases  # noqa: E402
+import correct  # noqa: E402
 import fast  # noqa: E402
+import fetch  # noqa: E402
 import harness  # noqa: E402
 import session  # noqa: E402
 
@@ -87,11 +91,50 @@ def peers(report):
     s.scratch.cleanup()
 
 
+def sanitizer(report):
+    """Every kernel with a barrier or an atomic is among those that compute-sanitizer looks at."""
+    path, sources = report.folder / "cases.onnx", report.folder / "sources"
+    every = [c for c in cases.all_cases(["f32", "f16"]) if c[0] not in cases.INTERPRETED]
+    cases.joined(path, every)
+    done = harness.run("compile", path, "--target", "sm_90", "--sources", sources, timeout=300)
+    chosen, missed, found = {name for name, _ in correct.sanitized("generated")}, set(), 0
+    for file in sources.glob("*") if sources.is_dir() else []:
+        text = file.read_text()
+        if not re.search(r"__syncthreads|\batomic[A-Z]", text.split("extern \"C\" __global__")[-1]):
+            continue
+        found += 1
+        missed |= {name for name in re.findall(r"(\w+):\d+", text.splitlines()[0]) if name not in chosen}
+    report.check("kernels with barriers or atomics are sanitized", done.tail() if done.code else f"only {found} found" if found < 20 else ", ".join(sorted(missed)) or None)
+
+
+def models(report):
+    """The six models that are measured are found, or it is said why not."""
+    for name in fast.BENCHED:
+        try:
+            fetch.model_file(name) if name in fetch.MODELS else fetch.source_folder(fetch.LARGE[name][1])
+            report.check(f"{name} is known", None)
+        except fetch.Unavailable as why:
+            report.skip(f"{name} is known", why)
+
+
+def verdicts(report):
+    """What is not right fails, whatever it is called."""
+    s = quiet(session.Session(None, None, True))
+    for verdict, wanted in (("equal", None), ("within tolerance", None), ("MISTRUSTED", "MISTRUSTED"), ("DIFFERS", "DIFFERS"), (None, "none of its results")):
+        rows = [{"output": "a:y", "verdict": verdict, "text": "", "max_abs": 0}] if verdict else []
+        s.ferrule = lambda *_, rows=rows: harness.Done([], harness.OK, json.dumps({"outputs": rows}), "", b"", 0)
+        (_, problem), = correct.verified(s, report.folder / "one.onnx", [("a", "(float[2] x) => (float[2] y) { y = Neg(x) }")])
+        report.check(f"verdict {verdict}", None if (problem is None) == (wanted is None) and (wanted or "") in (problem or "") else problem or "passes")
+
+
 def main():
     report = harness.Report()
     if report.ready:
         parts(report)
         peers(report)
+        sanitizer(report)
+        models(report)
+        verdicts(report)
     return report.finish()
 
 

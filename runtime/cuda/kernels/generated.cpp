@@ -17,7 +17,6 @@
 namespace ferrule::cuda {
 namespace {
 
-constexpr const char* kEntry = "ferrule_kernel";
 constexpr size_t kCompilers = 16;
 
 Result<const Cubin*> compile(Device& device, const Target& target, const CudaLaunch& l,
@@ -129,7 +128,7 @@ class Generated final : public Kernel, public Tunable {
   Applicable<CudaLaunch> plan(std::string_view shape) const {
     Tuning one;
     one.problems[problem()].use = shape;
-    return plan_gpu_launch(launch_, call_, target_, kEntry, &one);
+    return plan_gpu_launch(launch_, call_, target_, kGeneratedEntry, &one);
   }
 
   /// Whatever is loaded stays, its scratch too: graphs that were captured use it. The scratch is
@@ -168,16 +167,33 @@ class Generated final : public Kernel, public Tunable {
 
 }  // namespace
 
-Applicable<CudaLaunch> plan_generated(const Context& context, const Launch& launch,
-                                      const KernelCall& call, std::string* note) {
-  return plan_gpu_launch(launch, call, *context.target, kEntry, context.tuning, note);
+namespace {
+
+/// Codegen knows the kernel, not the layer.
+template <class T>
+Applicable<T> of_layer(Applicable<T> made, const KernelCall& call) {
+  if (!made && (made.error().place().empty() || made.error().place() == kGeneratedEntry))
+    made.error().set_place(escape(call.layer));
+  return made;
 }
 
-void compile_generated(Context& context, std::span<const CudaLaunch> launches) {
+}  // namespace
+
+Applicable<PlannedLaunch> plan_generated(const Context& context, const Launch& launch,
+                                         const KernelCall& call) {
+  PlannedLaunch out;
+  auto planned = of_layer(
+      plan_gpu_launch(launch, call, *context.target, kGeneratedEntry, context.tuning, &out.note),
+      call);
+  FERRULE_ASSIGN(out.launch, std::move(planned));
+  return out;
+}
+
+void compile_generated(Context& context, std::span<const CudaLaunch* const> launches) {
   std::set<std::string_view> seen;
   std::vector<const CudaLaunch*> todo;
-  for (const CudaLaunch& l : launches)
-    if (l.blocks && seen.insert(l.source).second) todo.push_back(&l);
+  for (const CudaLaunch* l : launches)
+    if (l->blocks && seen.insert(l->source).second) todo.push_back(l);
   on_compilers(todo.size(), [&](size_t k) {
     (void)compile(context.device, *context.target, *todo[k], context.cache);
   });
@@ -196,22 +212,19 @@ void on_compilers(size_t count, const std::function<void(size_t)>& work) {
   for (std::thread& t : threads) t.join();
 }
 
+Applicable<KernelPtr> make_planned(Context& context, const Launch& launch, const KernelCall& call,
+                                   PlannedLaunch planned) {
+  if (context.log && *context.log && !planned.note.empty())
+    (*context.log)(LogLevel::warning, fmt::format("{}: {}", escape(call.layer), planned.note));
+  auto kernel = std::make_unique<Generated>(context, launch, call);
+  FERRULE_TRY(of_layer(kernel->prepare(context, std::move(planned.launch)), call));
+  return kernel;
+}
+
 Applicable<KernelPtr> make_generated(Context& context, const Launch& launch,
                                      const KernelCall& call) {
-  auto make = [&]() -> Applicable<KernelPtr> {
-    std::string note;
-    FERRULE_ASSIGN(CudaLaunch planned, plan_generated(context, launch, call, &note));
-    if (context.log && *context.log && !note.empty())
-      (*context.log)(LogLevel::warning, fmt::format("{}: {}", escape(call.layer), note));
-    auto kernel = std::make_unique<Generated>(context, launch, call);
-    FERRULE_TRY(kernel->prepare(context, std::move(planned)));
-    return kernel;
-  };
-  auto made = make();
-  // Codegen knows the kernel, not the layer.
-  if (!made && (made.error().place().empty() || made.error().place() == kEntry))
-    made.error().set_place(escape(call.layer));
-  return made;
+  FERRULE_ASSIGN(PlannedLaunch planned, plan_generated(context, launch, call));
+  return make_planned(context, launch, call, std::move(planned));
 }
 
 }  // namespace ferrule::cuda

@@ -10,11 +10,22 @@
 
 namespace ferrule::cuda {
 
+/// The only kernel of its source: no name of a model's, so that equal kernels are compiled once.
+inline constexpr const char* kGeneratedEntry = "ferrule_kernel";
+
+/// What is planned once and then made.
+struct PlannedLaunch {
+  CudaLaunch launch;
+  std::string note;  ///< a warning
+};
 /// In the shape that the tuning file wants.  errors: those of plan_gpu_launch.
-Applicable<CudaLaunch> plan_generated(const Context& context, const Launch& launch,
-                                      const KernelCall& call, std::string* note = nullptr);
-/// On several threads; make_generated finds the results, and the errors come up there.
-void compile_generated(Context& context, std::span<const CudaLaunch> launches);
+Applicable<PlannedLaunch> plan_generated(const Context& context, const Launch& launch,
+                                         const KernelCall& call);
+/// On several threads; make_planned finds the results, and the errors come up there.
+void compile_generated(Context& context, std::span<const CudaLaunch* const> launches);
+/// errors: those of compiling and of memory.
+Applicable<KernelPtr> make_planned(Context& context, const Launch& launch, const KernelCall& call,
+                                   PlannedLaunch planned);
 /// work(k) for every k below `count`, on as many threads as compile at once.
 void on_compilers(size_t count, const std::function<void(size_t)>& work);
 

@@ -2,6 +2,7 @@
 // or gelu behind them. A batch of rows against one matrix is one product of all rows; batches that
 // one step does not describe are several calls.
 #include <algorithm>
+#include <numeric>
 
 #include "engine/base/diagnostics.h"
 #include "engine/contract/broadcast.h"
@@ -68,6 +69,7 @@ class MatmulKernel final : public Kernel, public Tunable {
       FERRULE_TRY(counted(product_->execute(stream, at, workspace_)));
     return {};
   }
+  bool of_library() const override { return true; }
   std::string text() const override {
     return calls_.size() > 1 ? fmt::format("cublaslt:{} x{}", chosen_, calls_.size())
                              : "cublaslt:" + chosen_;
@@ -106,6 +108,7 @@ struct Builder {
   View a{}, b{}, y{};
   Source c{}, bias{};
   std::optional<View> addend{};
+  MatmulKernel::Part offsets{};  ///< of the operands in memory that is aligned
 
   void operands() {
     const Operand &oa = call.inputs[0], &ob = call.inputs[1], &oy = call.outputs[0];
@@ -126,7 +129,7 @@ struct Builder {
     }
     p.dtype = oy.dtype;
     p.tf32 = allows_tf32(*call.node);
-    if (!call.dense()) p.alignment = static_cast<unsigned>(size_bits(oy.dtype) / 8);
+    offsets = {oa.offset, ob.offset, 0, oy.offset};
   }
 
   /// The rows of all matrices of a against the only matrix b: one matrix.
@@ -155,7 +158,7 @@ struct Builder {
   Applicable<> add(const Operand& o, float factor) {
     const std::vector<int64_t> dims = call.outputs[0].dims;
     const Broadcast spread = broadcast_of(o.dims, dims, static_cast<int>(dims.size()) - 1);
-    if (spread == Broadcast::channel && factor == 1 && !bias.present()) {
+    if (spread == Broadcast::channel && factor == 1 && !bias.present() && o.offset % 16 == 0) {
       FERRULE_ASSIGN(bias, source(context, o));
       p.has_bias = true;
       return {};
@@ -165,6 +168,7 @@ struct Builder {
     p.beta = factor;
     if (spread == Broadcast::full) {
       FERRULE_ASSIGN(c, source(context, o));
+      offsets.c = o.offset;
       addend = View{o.dims, o.plain_strides()};
       return {};
     }
@@ -253,6 +257,16 @@ struct Builder {
     return parts;
   }
 
+  /// Of all calls: fast algorithms read 16 bytes at once.
+  void align(const std::vector<MatmulKernel::Part>& parts) {
+    using Part = MatmulKernel::Part;
+    for (auto [matrix, where] :
+         {std::pair{&p.a, &Part::a}, {&p.b, &Part::b}, {&p.c, &Part::c}, {&p.y, &Part::y}})
+      for (const Part& part : parts)
+        matrix->alignment = static_cast<uint32_t>(
+            std::gcd(int64_t{matrix->alignment}, offsets.*where + part.*where));
+  }
+
   Applicable<KernelPtr> build() {
     operands();
     const Node& n = *call.node;
@@ -264,6 +278,7 @@ struct Builder {
     FERRULE_TRY(tail());
     collapse();
     FERRULE_ASSIGN(auto parts, batches());
+    align(parts);
     p.rows = y.rows();
     p.columns = y.columns();
     p.depth = p.a.transposed ? a.rows() : a.columns();
@@ -292,7 +307,8 @@ struct Builder {
 
   std::string text() const {
     auto matrix = [](const Product::Matrix& m) {
-      return fmt::format("{}.{}{}", m.row, m.step, m.transposed ? "t" : "");
+      return fmt::format("{}.{}{}{}", m.row, m.step, m.transposed ? "t" : "",
+                         m.alignment == 16 ? "" : fmt::format("/{}", m.alignment));
     };
     return fmt::format("cublaslt {} {}x{}x{}x{} a={} b={} y={}{}{}{}{}", name(p.dtype), p.count,
                        p.rows, p.columns, p.depth, matrix(p.a), matrix(p.b), matrix(p.y),

@@ -1,9 +1,11 @@
 // cuBLASLt's products on plain loops: layouts and epilogues as they are set, checked when the
 // product is asked for.
 #include <cublasLt.h>
+#include <dlfcn.h>
 
 #include <cmath>
 #include <cstring>
+#include <string_view>
 #include <vector>
 
 #include "tests/gpu/stub/library_work.h"
@@ -27,6 +29,12 @@ struct Desc {
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   const void* bias = nullptr;
   int32_t bias_type = -1;
+};
+
+/// What all addresses are multiples of, as the preference promises it: A, B, C, D. Unset: 256, as
+/// the library's documentation has it.
+struct Preference {
+  uint32_t alignment[4] = {256, 256, 256, 256};
 };
 
 Number number_of(cudaDataType t) {
@@ -125,7 +133,13 @@ void take(T& to, const void* from, size_t bytes) {
 
 }  // namespace
 
-API size_t cublasLtGetVersion() { return 130000; }
+/// A copy under the name of an older one is one.
+API size_t cublasLtGetVersion() {
+  Dl_info own{};
+  const bool older = dladdr(reinterpret_cast<void*>(&cublasLtGetVersion), &own) && own.dli_fname &&
+                     std::string_view(own.dli_fname).ends_with(".so.12");
+  return older ? 120400 : 130000;
+}
 API const char* cublasLtGetStatusString(cublasStatus_t s) {
   return s == CUBLAS_STATUS_SUCCESS         ? "CUBLAS_STATUS_SUCCESS"
          : s == CUBLAS_STATUS_INVALID_VALUE ? "CUBLAS_STATUS_INVALID_VALUE"
@@ -199,21 +213,26 @@ API cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layou
   return CUBLAS_STATUS_SUCCESS;
 }
 API cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* p) {
-  *p = reinterpret_cast<cublasLtMatmulPreference_t>(new char);
+  *p = reinterpret_cast<cublasLtMatmulPreference_t>(new Preference);
   return CUBLAS_STATUS_SUCCESS;
 }
 API cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p) {
-  delete reinterpret_cast<char*>(p);
+  delete &of<Preference>(p);
   return CUBLAS_STATUS_SUCCESS;
 }
-API cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t,
-                                                        cublasLtMatmulPreferenceAttributes_t,
-                                                        const void*, size_t) {
+API cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p,
+                                                        cublasLtMatmulPreferenceAttributes_t a,
+                                                        const void* v, size_t bytes) {
+  for (auto [name, k] : {std::pair{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, 0},
+                         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, 1},
+                         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, 2},
+                         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, 3}})
+    if (a == name) take(of<Preference>(p).alignment[k], v, bytes);
   return CUBLAS_STATUS_SUCCESS;
 }
 API cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     cublasLtHandle_t, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
-    cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t y, cublasLtMatmulPreference_t, int wanted,
+    cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t y, cublasLtMatmulPreference_t p, int wanted,
     cublasLtMatmulHeuristicResult_t results[], int* found) {
   FAULT("cublasLtMatmulAlgoGetHeuristic");
   if (std::string why =
@@ -224,6 +243,7 @@ API cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
   for (int k = 0; k < *found; ++k) {
     results[k] = {};
     results[k].algo.data[0] = static_cast<uint64_t>(k);
+    std::memcpy(&results[k].algo.data[1], of<Preference>(p).alignment, sizeof(Preference));
     results[k].workspaceSize = k ? 4096 : 0;
     results[k].state = CUBLAS_STATUS_SUCCESS;
   }
@@ -259,6 +279,16 @@ API cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, c
   for (const auto& [p, l] : all)
     if (!p || !device_memory(p, static_cast<uint64_t>(span(*l))))
       return wrong("a matrix that is no memory of the device");
+  if (!algo) return wrong("no algorithm");
+  Preference promised;
+  std::memcpy(promised.alignment, &algo->data[1], sizeof promised);
+  const void* const matrices[] = {a, b, job.beta != 0 ? c : y, y};
+  for (size_t k = 0; k < 4; ++k)
+    if (reinterpret_cast<uintptr_t>(matrices[k]) % promised.alignment[k])
+      return wrong("a matrix that is not aligned as the algorithm was promised");
+  if (has_bias(job.d.epilogue) && reinterpret_cast<uintptr_t>(job.d.bias) % 16)
+    return wrong("a bias that is not aligned");
+  if (!own_business(reinterpret_cast<CUstream_st*>(stream))) return CUBLAS_STATUS_EXECUTION_FAILED;
   put_work(reinterpret_cast<CUstream_st*>(stream),
            "cublasLt algorithm " + std::to_string(algo ? algo->data[0] : 0), [job] { job.run(); });
   return CUBLAS_STATUS_SUCCESS;

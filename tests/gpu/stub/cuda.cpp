@@ -332,6 +332,7 @@ API cuStreamBeginCapture_v2(CUstream_st* stream, int) {
   StubCall call("cuStreamBeginCapture_v2");
   if (call.code) return call.code;
   if (!check(stream, "cuStreamBeginCapture_v2") || stream->capturing) return kInvalidValue;
+  state().log("a stream captures");
   stream->capturing = true;
   stream->invalidated = false;
   stream->captured.clear();

@@ -3,8 +3,12 @@
 // what cuDNN would refuse (dims that do not fit, uids without an address, unaligned memory) and
 // what no refusal would show (an engine that rounds more than was asked). Three engines: 0 and 1
 // (with a workspace) compute in f32; 2, for f32 alone, rounds factors to tf32 and says so.
+// FERRULE_STUB_PLANS: a file that gets a line for each plan that is built.
+// FERRULE_STUB_ENGINES=none: there are none; single: for graphs of one operation alone.
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 
 #include "tests/gpu/stub/cudnn_graph.h"
 
@@ -76,6 +80,10 @@ int64_t workspace_of(int64_t engine) { return engine == 1 ? 4096 : 0; }
 std::vector<DescriptorPtr> heuristic(const Descriptor& d) {
   const auto graph = d.child(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
   if (!graph) return {};
+  const char* order = std::getenv("FERRULE_STUB_ENGINES");
+  const std::string engines = order ? order : "";
+  if (engines == "none") return {};
+  if (engines == "single" && graph->all(CUDNN_ATTR_OPERATIONGRAPH_OPS).size() > 1) return {};
   if (d.value<int>(CUDNN_ATTR_ENGINEHEUR_MODE, 0) == CUDNN_HEUR_MODE_FALLBACK)
     return {config_of(graph, 1)};
   std::vector<DescriptorPtr> out;
@@ -240,6 +248,9 @@ API cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t d) {
   }
   if (it.type == CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) problem = check_graph(it);
   if (!problem.empty()) return wrong(problem);
+  if (it.type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)
+    if (const char* path = std::getenv("FERRULE_STUB_PLANS"))
+      std::ofstream(path, std::ios::app) << "plan\n";
   it.finalized = true;
   return CUDNN_STATUS_SUCCESS;
 }
@@ -281,6 +292,8 @@ API cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescript
             load(t.number, at->second, 0)};  // numbers are read when the work is put
     }
   }
+  if (!own_business(reinterpret_cast<CUstream_st*>(handle->stream)))
+    return refuse(CUDNN_STATUS_EXECUTION_FAILED, "its own work is not allowed");
   put_work(reinterpret_cast<CUstream_st*>(handle->stream), "cudnn engine " + std::to_string(engine),
            [graph, run, workspace, engine]() mutable {
              if (workspace) std::memset(workspace, 0x5a, static_cast<size_t>(workspace_of(engine)));

@@ -16,6 +16,9 @@ int ordered_failure(const char* function);
 void wrong_use(const std::string& what);
 /// Whether the bytes are memory of the device; true where there is no stub driver.
 bool device_memory(const void* at, uint64_t bytes);
+/// FERRULE_STUB_LIBRARY=allocates or waits: what a library may do in a call of its own, which a
+/// stream that is being captured does not allow. Whether that went well.
+bool own_business(CUstream_st* stream);
 void put_work(CUstream_st* stream, const std::string& text, std::function<void()> work);
 
 enum class Number : uint8_t { f32, f16, bf16 };

@@ -232,6 +232,34 @@ TEST_CASE("products: batches, broadcast, transposed, factors, addends") {
     }
 }
 
+TEST_CASE("libraries are told how operands are aligned") {
+  if (left_out()) return;
+  // Matrices of 140 bytes that one step does not describe: the second call's begins at 140.
+  Harness parts("MatMul");
+  parts.input({2, 3, 3, 5});
+  parts.input({2, 1, 5, 7});
+  parts.check();
+  // A slice that begins in the middle of 16 bytes; the harness's own memory is aligned.
+  Harness slice("MatMul");
+  slice.input({3, 5});
+  slice.input({5, 7});
+  slice.call.inputs[1].offset = 20;
+  slice.expected(Layout::plain);
+  auto kernel = slice.make();
+  REQUIRE(kernel.has_value());
+  CHECK(dynamic_cast<Tunable&>(**kernel).problem().find(" b=7.0/4 ") != std::string::npos);
+  // cuDNN is told 16 of every tensor: it is not asked.
+  Harness image("Conv");
+  image.input({1, 2, 5, 5});
+  image.constant({3, 2, 3, 3});
+  image.expected(Layout::plain);
+  CHECK(image.make().has_value());
+  image.call.inputs[0].offset = 100;
+  auto refused = image.make();
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().reason().find("100 bytes") != std::string::npos);
+}
+
 TEST_CASE("tails of products: bias, addend, relu, gelu") {
   if (left_out()) return;
   for (int mask = 0; mask < 12; ++mask) {

@@ -171,6 +171,16 @@ TEST_CASE(
       for (bool last : {true, false}) {
         CudnnProblem p = convolution(s, DType::f32, last);
         CHECK_MESSAGE(refused(target, p) == "", target.name, " ", std::string(s.name));
+        // Not only an engine: a plan, from what is left without tensor cores.
+        auto plain = make_cudnn_graph(cudnn_device(target), p,
+                                      static_cast<int>(std::lround(target.cc * 10)), "test");
+        REQUIRE(plain.has_value());
+        CHECK_FALSE((*plain)->plans().empty());
+        if (last && &s == kShapes) {
+          auto built = (*plain)->build();
+          CHECK_MESSAGE(built.has_value(), target.name, ": ",
+                        (built ? "" : built.error().reason()));
+        }
         add_step(p, "add");
         add_step(p, "relu");
         CHECK_MESSAGE(refused(target, p) == "", target.name, " ", std::string(s.name), " add relu");

@@ -136,6 +136,39 @@ TEST_CASE("constants are on the device once, for as long as somebody uses them")
   CHECK(filled == 2);
 }
 
+TEST_CASE("a run that is cancelled leaves nothing behind") {
+  Device& d = device();
+  PlanBuilder b;
+  b.plan.graph.add_output(b.layer("p", Launch::Kind::interpret, {b.input("x", {2, 3})}, {2, 3}));
+  b.finish();
+  const std::string rules[] = {rules_dir()};
+  auto ops = load_semantics(rules);
+  REQUIRE(ops.has_value());
+  Target target;
+  Limits limits;
+  ConstantPool pool;
+  Cancel cancel;
+  PrepareContext context{b.plan, b.lowered, *ops, target, limits, 1, {}};
+  context.cancel = &cancel;
+  auto e = CudaExecutable::make(context, d, pool);
+  REQUIRE_MESSAGE(e.has_value(), e.error().reason());
+  std::vector<float> in{1, -2, 3, -4, 5, -6}, out(6, 7);
+  const void* inputs[] = {in.data()};
+  void* outputs[] = {out.data()};
+  REQUIRE((*e)->run(inputs, outputs).has_value());
+  CHECK((*e)->device_ms() >= 0);
+  cancel.deadline(std::chrono::steady_clock::now());
+  Status stopped = (*e)->run(inputs, outputs);
+  REQUIRE_FALSE(stopped.has_value());
+  CHECK(stopped.error().code == Code::cancelled);
+  // Its events are not those of the run before.
+  CHECK((*e)->device_ms() == 0);
+  cancel.deadline(std::chrono::steady_clock::time_point::max());
+  std::ranges::fill(out, 7.0f);
+  REQUIRE((*e)->run(inputs, outputs).has_value());
+  CHECK(out == std::vector<float>{1, 0, 3, 0, 5, 0});
+}
+
 TEST_CASE("a device that is lost: every later run says so, nothing crashes") {
   Device& d = device();
   PlanBuilder b;
