@@ -215,14 +215,14 @@ class GroupProver::Trials {
       it->refused += t.nearest.stage == Rejection::Stage::condition;
       return;
     }
-    const int before = proof_.instances;
+    const int before = proof_.instances, interpreted = proof_.interpreted;
     const std::string problem = ran(bare, *s.graph, 3, Magnitudes::small);
     if (!problem.empty())
       proof_.wrong.push_back(fmt::format("{}, for {}, without its condition {}: {}", s.text,
                                          context_.target->name, id, problem));
     else
       it->computed += proof_.instances > before;
-    proof_.instances = before;
+    proof_.instances = before, proof_.interpreted = interpreted;
   }
 
   std::string not_run(const std::string& why) {
@@ -286,6 +286,9 @@ class GroupProver::Trials {
     auto got = session->run(named);
     if (!got) return render(got.error());
     ++proof_.instances;
+    proof_.interpreted += std::ranges::any_of(
+        (*compiled)->executable().interpreted(),
+        [&](size_t layer) { return (*compiled)->plan().layers[layer].rule == rule.id; });
     for (size_t n = 0; n < want->size(); ++n) {
       const std::string& output = g.value(g.outputs()[n]).name;
       Difference d = compare(got->at(output), (*want)[n], model_tolerance((*want)[n].dtype()));

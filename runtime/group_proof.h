@@ -21,6 +21,7 @@ struct KernelCondition {
 
 struct GroupProof {
   int instances = 0;                 ///< fused graphs that were run
+  int interpreted = 0;               ///< of them, those whose layer no kernel ran
   int placed = 0;                    ///< parts in them that lie in another value's memory
   std::vector<std::string> wrong;    ///< what differed
   std::vector<std::string> not_run;  ///< targets of the rule's cases that nothing here runs

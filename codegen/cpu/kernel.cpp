@@ -26,7 +26,13 @@ Result<CpuIsa> cpu_isa(std::string_view target) {
     if (isa.target == target) return isa;
     known += (known.empty() ? "" : ", ") + std::string(isa.target);
   }
-  return error(Code::unknown_target, "generated kernel", escape(target), known);
+  Error e = error(Code::unknown_target, "generated kernel", escape(target), known).value();
+  e.message =
+      fmt::format("{} is a target to plan for: code is made for {} alone", escape(target), known);
+  e.hint = fmt::format(
+      "to run it, call its file targets/{}.yaml: `like: {}` there takes over what it replaces",
+      kTargets.back().target, kTargets.back().target);
+  return tl::unexpected(std::move(e));
 }
 
 std::string identity(const KernelKey& key) {

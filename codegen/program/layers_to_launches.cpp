@@ -47,12 +47,12 @@ class LayerLowering {
       FERRULE_TRY(chain());
     } else if (node_.body && layer_.contract == "copy") {
       FERRULE_TRY(placed());
-    } else if (layer_.contract == "row_reduce") {
+    } else if (said && said->generated == Generated::rows) {
       FERRULE_TRY(rows());
-    } else if (node_.body && layer_.contract != "pointwise") {
-      FERRULE_TRY(anchored());
-    } else if (layer_.contract == "pointwise") {
+    } else if (said && said->generated == Generated::boxes) {
       FERRULE_TRY(pointwise());
+    } else if (node_.body) {
+      FERRULE_TRY(anchored());
     } else {
       FERRULE_TRY(single());
     }

@@ -141,10 +141,12 @@ class LayoutChoice {
   }
   const std::string& contract(NodeId id) const { return out_.contract[id.index]; }
 
-  /// A group of stages is laid out as its first layer.
+  /// A group of stages is laid out as its first layer, what is generated as rows or boxes are.
   std::string laid_out_as(NodeId id) const {
     const std::string& contract = this->contract(id);
     const auto said = ops_.contracts() ? ops_.contracts()->find(contract) : nullptr;
+    if (said && said->generated != Generated::none)
+      return said->generated == Generated::rows ? "row_reduce" : "pointwise";
     if (!said || said->stages.empty()) return contract;
     const Graph& body = *g_.node(id).body;
     const auto stages = read_stages(body, body.order(), ops_);

@@ -87,8 +87,11 @@ class Runner {
       target = &loaded;
     }
     auto g = test_graph(rule_, t, target, ctx_);
-    if (!g)
-      return g.error().message + (g.error().place.empty() ? "" : " (" + g.error().place + ")");
+    if (!g) {
+      const std::string& at = g.error().place;  // the case's own is said by whoever lists the cases
+      const bool own = at == fmt::format("{}:{}", t.place.file, t.place.line);
+      return g.error().message + (at.empty() || own ? "" : " (" + at + ")");
+    }
     Trial trial = try_rule(rule_, *g, target, ctx_);
     count(trial);
     outcome = trial.fired ? to_text(*trial.after)

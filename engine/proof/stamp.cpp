@@ -220,6 +220,7 @@ Status require_proofs(const RuleSet& rules, const ProofContext& ctx,
       continue;
     }
     Error e = error(Code::rule_unproven, r->file, r->id, v.why).value();
+    e.message = fmt::format("{} {} is not proved: {}", name(r->kind), r->id, v.why);
     e.excerpt = std::move(v.example);
     e.hint = fmt::format("--allow-unproven {} runs it all the same", r->id);
     all.push_back(std::move(e));

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <set>
 
+#include "engine/base/rule_version.h"
 #include "engine/rule/load_rule.h"
 #include "engine/rule/role_specs.h"
 #include "engine/rule/text.h"
@@ -16,7 +17,7 @@ constexpr std::string_view kTextMap =
 constexpr std::string_view kTextsMap =
     R"({"type":"object","additionalProperties":{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}}]}})";
 constexpr KeyDoc kKeys[] = {
-    {"ferrule", R"({"const":2})", "the version of the rule language"},
+    {"ferrule", R"({"enum":[1,2]})", "the version of the rule language"},
     {"contract", kText, "the file's name"},
     {"doc", kText, "what its kernels compute, in a sentence"},
     {"source", kTexts, "where it comes from: papers, links"},
@@ -51,8 +52,7 @@ class ContractReader {
     c_.id = std::filesystem::path(c_.file).stem().string();
     if (!r_.expect(root_, yaml::Node::Kind::map, "a contract")) return c_;
     r_.keys(root_, kKeys);
-    if (const yaml::Node* v = r_.required(root_, "ferrule"); v && (v->text != "2" || v->quoted))
-      bad(*v, "a contract's file begins with ferrule: 2");
+    check_version(r_, root_);
     if (const yaml::Node* n = r_.required(root_, "contract"); n && r_.string(*n) != c_.id)
       bad(*n, fmt::format("the file is called {}", escape(c_.id)),
           "a contract's name is its file's");
@@ -77,6 +77,9 @@ class ContractReader {
     if (const yaml::Node* n = root_.find("requires")) read_conditions(*n);
     if (const yaml::Node* n = root_.find("tail"))
       c_.tail = r_.one_of(*n, {"@pointwise"}) == "@pointwise";
+    if (c_.tail && c_.stands_for.empty())
+      bad(*root_.find("tail"), "a tail follows the node of a contract that has stands_for",
+          "leave it out: `means` says all that kernels of roles compute");
     const bool own = c_.stands_for.empty() && c_.stages.empty() && c_.nodes.empty();
     if (const yaml::Node* n = own ? r_.required(root_, "means") : root_.find("means"))
       read_meaning(*n);
@@ -202,7 +205,7 @@ class ContractReader {
       s.contracts = value.is_scalar() ? std::vector{value.text} : r_.strings(value);
       for (const std::string& c : s.contracts)
         if (!contains(known_, c) && c != kConversion)
-          bad(value, fmt::format("there is no contract {}", escape(c)), did_you_mean(c, known_));
+          bad(value, fmt::format("there is no contract {}", escape(c)), near_or_all(c, known_));
       if (!c_.stages.empty() && c_.stages.back().list != s.list)
         bad(key, "stages are single ones in their order, or lists");
       if (fresh(key)) c_.stages.push_back(std::move(s));
@@ -336,7 +339,7 @@ std::pair<std::string, std::string> check_roles(const Rule& rule, const Contract
     return {fmt::format("{} is no contract of roles", contract.id), ""};
   if (rule.roles.empty())
     return {fmt::format("{} is a contract of roles, and the rule gives none", contract.id),
-            fmt::format("write ferrule: 2 and roles: with {}", listed(names))};
+            fmt::format("write roles: with {}", listed(names))};
   for (const RoleSpec& spec : rule.roles) {
     const ContractRole* role = contract.role(spec.role);
     const bool formula = std::ranges::count(contract.formulas, spec.role) > 0;

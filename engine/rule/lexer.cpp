@@ -15,7 +15,8 @@ class Lexer {
   std::vector<Token> run() {
     tokens_.reserve(text_.size() / 3 + 2);
     while (at_ < text_.size()) step();
-    push(Token::Kind::end, at_, 0);
+    // Where the text ends for its reader: a block's last newline begins no line of it.
+    push(Token::Kind::end, text_.find_last_not_of(" \t\r\n") + 1, 0);
     return std::move(tokens_);
   }
 

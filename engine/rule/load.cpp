@@ -8,6 +8,7 @@
 #include <set>
 #include <thread>
 
+#include "engine/base/rule_version.h"
 #include "engine/rule/contract.h"
 #include "engine/rule/load_rule.h"
 #include "engine/rule/text.h"
@@ -54,14 +55,6 @@ std::vector<std::string> rule_files(const std::string& dir) {
   }
   std::ranges::sort(files);
   return files;
-}
-
-void check_version(yaml::Reader& r, const yaml::Node& root) {
-  const yaml::Node* v = r.required(root, "ferrule");
-  if (v && ((v->text != "1" && v->text != "2") || v->quoted))
-    r.invalid(*v,
-              fmt::format("version {} of the rule language; this program reads versions 1 and 2",
-                          escape(v->text)));
 }
 
 /// phases: [{id, log, fixpoint}]
@@ -237,7 +230,7 @@ class Loader {
     for (const auto& r : rules_)
       if (!r->phase.empty() && !contains(known, r->phase))
         errors_.add(at_rule(*r, "phase", fmt::format("there is no phase {}", escape(r->phase)),
-                            did_you_mean(r->phase, known)));
+                            near_or_all(r->phase, known)));
   }
 
   size_t phase_index(const Rule& r) const {

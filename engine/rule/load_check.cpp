@@ -68,7 +68,7 @@ class NameCheck {
     auto t = get<std::string>(e.args[0]->literal);
     if (t && (e.name == "has_kernel" || e.name == "has_form") && !contains(contracts_, *t))
       report(text, at, NameUse{*t, e.args[0]->offset, "", ""},
-             fmt::format("there is no contract {}", escape(*t)), did_you_mean(*t, contracts_));
+             fmt::format("there is no contract {}", escape(*t)), near_or_all(*t, contracts_));
     if (!t || e.name != "tag" || bound_.contains("#" + *t)) return;
     std::vector<std::string> all;
     for (const auto& [n, b] : bound_)

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <set>
 
+#include "engine/base/rule_version.h"
 #include "engine/rule/provable.h"
 #include "engine/rule/role_specs.h"
 #include "engine/rule/text.h"
@@ -56,7 +57,8 @@ constexpr KeyDoc kRuleKeys[] = {
     {"roles", kTextMap,
      "window: what the contract's roles are: q: \"q2[..., Q, D]\", scale: \"value(c)\""},
     {"anchor", kText, "absorb: label of the anchor"},
-    {"tail", R"({"$ref":"#/$defs/region"})", "absorb: what may follow the anchor's result"},
+    {"tail", R"({"$ref":"#/$defs/region"})",
+     "absorb, window without roles: what may follow the anchor's result"},
     {"region", R"({"$ref":"#/$defs/region"})", "region: what grows"},
     {"merge", R"({"$ref":"#/$defs/merge"})", "merge: siblings"},
     {"place", kTextMap, "place: where operands live: xs: \"slices(y)\""},
@@ -173,7 +175,9 @@ class RuleReader {
     r_.keys(root_, kRuleKeys);
     check_version();
     read_head();
+    if (!known_kind_) return rule_;  // which keys belong to it, nobody knows
     read_match();
+    if (!parsed_) return rule_;  // nor what it binds
     if (const yaml::Node* n = find("params")) read_params(*n);
     read_conditions(root_.find("where"), rule_.where);
     read_let();
@@ -190,12 +194,8 @@ class RuleReader {
     const yaml::Node* v = root_.entries.empty() ? nullptr : find("ferrule");
     if (!v || root_.entries[0].first.text != "ferrule")
       r_.invalid(root_, "a rule file begins with ferrule: 2", "put `ferrule: 2` on its first line");
-    else if ((v->text != "1" && v->text != "2") || v->quoted)
-      r_.invalid(*v,
-                 fmt::format("version {} of the rule language; this program reads versions 1 and 2",
-                             escape(v->text)));
     else
-      rule_.version = v->text == "2" ? 2 : 1;
+      ferrule::check_version(r_, root_), rule_.version = v->text == "2" ? 2 : 1;
     for (char c : rule_.id)
       if (!(std::islower(static_cast<unsigned char>(c)) ||
             std::isdigit(static_cast<unsigned char>(c)) || c == '_')) {
@@ -220,6 +220,7 @@ class RuleReader {
     list("source", rule_.source);
     if (const yaml::Node* n = r_.required(root_, "kind")) {
       std::string k = r_.one_of(*n, kKinds);
+      known_kind_ = contains(kKinds, k);
       for (size_t i = 0; i < std::size(kKinds); ++i)
         if (k == kKinds[i]) rule_.kind = static_cast<RuleKind>(i);
     }
@@ -238,7 +239,7 @@ class RuleReader {
     text("contract", rule_.contract);
     if (const yaml::Node* n = find("contract"); n && !contains(contracts_, rule_.contract))
       r_.invalid(*n, fmt::format("there is no contract {}", escape(rule_.contract)),
-                 did_you_mean(rule_.contract, contracts_));
+                 near_or_all(rule_.contract, contracts_));
     text("anchor", rule_.anchor);
   }
 
@@ -250,6 +251,7 @@ class RuleReader {
       return r_.invalid(*n, "a region rule has no pattern", "its region: says what grows");
     if (!n || !r_.expect(*n, yaml::Node::Kind::scalar, "a pattern")) return;
     auto p = parse_pattern(n->text, place_of(r_, *n), blocks_);
+    parsed_ = p.has_value();
     if (!p) return add_error(r_, std::move(p).error());
     rule_.match = std::move(*p);
     check_operators();
@@ -265,13 +267,12 @@ class RuleReader {
       for (const std::string& c : e.classes)
         if (!contains(known, c))
           r_.error(Code::rule_invalid, e.place.line, e.place.column,
-                   fmt::format("there is no operator class @{}", escape(c)),
-                   did_you_mean(c, known));
+                   fmt::format("there is no operator class @{}", escape(c)), near_or_all(c, known));
       for (const std::string& op : e.ops)
         if (op.starts_with("group.") && !contains(contracts_, op.substr(6)))
           r_.error(Code::rule_invalid, e.place.line, e.place.column,
                    fmt::format("there is no contract {}", escape(op.substr(6))),
-                   did_you_mean(op.substr(6), contracts_));
+                   near_or_all(op.substr(6), contracts_));
     };
     for (const PatternLine& l : rule_.match.lines) each_expr(*l.expr, check);
   }
@@ -390,6 +391,10 @@ class RuleReader {
         require("contract");
         if (const yaml::Node* n = find("anchor")) check_anchor(*n);
         if (const yaml::Node* n = find("roles")) read_roles(r_, *n, rule_);
+        if (const yaml::Node* n = find("tail"); n && find("roles"))
+          r_.invalid(*n, "a rule with roles has no tail: a kernel of roles computes `means` alone",
+                     "write what follows into match, as Relu?(t) where it may be absent, and its "
+                     "formula into the contract");
         return read_region("tail");
       case K::region:
         require("contract");
@@ -599,7 +604,7 @@ class RuleReader {
     rule_.tests.push_back(std::move(t));
   }
 
-  void check_case(const yaml::Node& n, const RuleTest& t) {
+  void check_case(const yaml::Node& n, RuleTest& t) {
     auto bad = [&](std::string message, std::string hint = "") {
       r_.invalid(n, std::move(message), std::move(hint));
     };
@@ -611,6 +616,11 @@ class RuleReader {
                        : fmt::format("no firing case above is called {}", escape(t.of)));
     if (t.model.empty() && t.edits.empty() && t.target.empty() && t.profile.empty())
       bad("a case without a model or an edit");
+    // What an edited case holds is asked where that one fires.
+    if (!t.fires && t.model.empty() && earlier != rule_.tests.end()) {
+      if (t.target.empty()) t.target = earlier->target;
+      if (t.profile.empty()) t.profile = earlier->profile;
+    }
     if (t.fires && !t.declined_by.empty()) bad("a firing case is declined by nothing");
     if (!t.fires && !t.expect.empty()) bad("a holding case changes nothing");
     if (t.fires) return;
@@ -624,7 +634,7 @@ class RuleReader {
       bad("a holding case says what declines", "declined_by: a condition, D1 … D9, structure");
     else if (!of_contract && !contains(known, t.declined_by))
       bad(fmt::format("no condition is called {}", escape(t.declined_by)),
-          did_you_mean(t.declined_by, known));
+          near_or_all(t.declined_by, known));
   }
 
   yaml::Reader& r_;
@@ -633,6 +643,7 @@ class RuleReader {
   const Semantics& ops_;
   const std::vector<std::string>& contracts_;
   Rule rule_;
+  bool known_kind_ = false, parsed_ = true;
 };
 
 }  // namespace

@@ -34,7 +34,12 @@ ExprPtr read_expression(yaml::Reader& r, const yaml::Node& n, std::string_view w
 Param make_param(std::string name, const yaml::Node& scalar);
 const Param* find_param(const Rule& rule,
                         std::string_view name);  ///< null: the rule has none of that name
-inline constexpr int64_t kMaxLimit = 100000;     ///< of max_ops, max_inputs and min_ops
+/// The nearest of them, or all that there are.
+inline std::string near_or_all(std::string_view word, const std::vector<std::string>& known) {
+  std::string near = did_you_mean(word, known);
+  return near.empty() ? fmt::format("there are {}", fmt::join(known, ", ")) : near;
+}
+inline constexpr int64_t kMaxLimit = 100000;  ///< of max_ops, max_inputs and min_ops
 
 // --- schema.cpp
 /// JSON Schema of a map with these keys.

@@ -1,6 +1,7 @@
 // Override files as text: the reader and the schema, from one table of keys.
 #include <nlohmann/json.hpp>
 
+#include "engine/base/rule_version.h"
 #include "engine/rule/load_rule.h"
 #include "engine/rule/override.h"
 
@@ -37,9 +38,7 @@ class FileReader {
   void run(std::vector<Override>& out) {
     if (!r_.expect(doc_.root, yaml::Node::Kind::map, "an override file")) return;
     r_.keys(doc_.root, {"ferrule", "override"});
-    if (const yaml::Node* v = r_.required(doc_.root, "ferrule"); v && (v->text != "1" || v->quoted))
-      r_.invalid(*v, fmt::format("version {} of the rule language; this program reads version 1",
-                                 escape(v->text)));
+    check_version(r_, doc_.root);
     const yaml::Node* list = r_.required(doc_.root, "override");
     if (!list || !r_.expect(*list, yaml::Node::Kind::sequence, "a list of entries")) return;
     for (const yaml::Node& n : list->items) entry(n, out);
@@ -157,7 +156,7 @@ std::string override_schema() {
                  {"additionalProperties", false},
                  {"required", {"ferrule", "override"}},
                  {"properties",
-                  {{"ferrule", {{"const", 1}}},
+                  {{"ferrule", {{"enum", {1, 2}}}},
                    {"override", {{"type", "array"}, {"items", std::move(entry)}}}}}};
   schema["$defs"] = {{"scope", object_schema(kScopeKeys, {})}, {"condition", std::move(c)}};
   return schema.dump(2) + "\n";

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <set>
 
+#include "engine/base/rule_version.h"
 #include "engine/base/suggest.h"
 #include "engine/base/yaml.h"
 
@@ -16,9 +17,11 @@ constexpr int kMaxLike = 8;
 
 constexpr std::string_view kNumber = R"({"type":"number"})";
 constexpr KeyDoc kTargetKeys[] = {
-    {"ferrule", R"({"const":1})", "version of the language; the first key"},
+    {"ferrule", R"({"enum":[1,2]})", "version of the language; the first key"},
     {"doc", kText, "what machine it is"},
-    {"like", kText, "a target whose facts hold where the file says nothing"},
+    {"like", kText,
+     "a target whose facts hold where the file says nothing; its own name: that of the folders "
+     "before"},
     {"device", R"({"enum":["cpu","gpu"]})", "what conditions and override files call it"},
     {"cc", kNumber, "GPUs: compute capability"},
     {"isa", kTexts, "instruction sets: avx2, avx512f, …"},
@@ -55,24 +58,35 @@ constexpr KeyDoc kContractKeys[] = {
 };
 
 /// pool: windows with gaps, and some that lie in the pads alone; resize: of batch and channels,
-/// too; norm: factors and addends that the model computes; contracts of stages: executed as these,
-/// whole results between them, else in strips that stay in the L2 cache.
+/// too; norm: factors and addends that the model computes.
 const std::map<std::string_view, std::vector<std::string_view>> kForms = {
-    {"conv_pool", {"staged"}}, {"depthwise_pointwise", {"staged"}},
-    {"norm", {"computed"}},    {"pool", {"dilated", "wide_pads"}},
-    {"quantized", {"staged"}}, {"resize", {"cubic", "antialias", "any_axis"}},
+    {"norm", {"computed"}},
+    {"pool", {"dilated", "wide_pads"}},
+    {"resize", {"cubic", "antialias", "any_axis"}},
 };
+/// Contracts of stages: executed as these, whole results between them, else in strips that stay in
+/// the L2 cache.
+const std::vector<std::string_view> kFormsOfStages = {"staged"};
 constexpr std::string_view kLibraries[] = {"onednn", "cudnn", "cublaslt"};  // as Library has them
 constexpr int64_t kMostChannels = 1 << 20;
 
-std::string path_of(std::span<const std::string> dirs, std::string_view name) {
+/// The file of that name in the last of the directories that has one, whose files replace those of
+/// earlier ones; `before`: how many come before it.
+std::string path_of(std::span<const std::string> dirs, std::string_view folder,
+                    std::string_view name, size_t* before = nullptr) {
   std::error_code ec;
-  // Later directories replace targets of earlier ones.
   for (size_t k = dirs.size(); k-- > 0;) {
-    fs::path p = fs::path(dirs[k]) / "targets" / (std::string(name) + ".yaml");
-    if (fs::is_regular_file(p, ec)) return p.string();
+    fs::path p = fs::path(dirs[k]) / folder / (std::string(name) + ".yaml");
+    if (!fs::is_regular_file(p, ec)) continue;
+    if (before) *before = k;
+    return p.string();
   }
   return {};
+}
+
+bool has_stages(std::span<const std::string> dirs, std::string_view contract) {
+  const auto doc = yaml::read_file(path_of(dirs, "contracts", contract), Limits{});
+  return doc && doc->root.find("stages");
 }
 
 /// Names of the YAML files in a folder of each.
@@ -96,14 +110,17 @@ int count(yaml::Reader& r, const yaml::Node& n, int64_t most) {
   return 0;
 }
 
-std::vector<std::string> forms(yaml::Reader& r, const yaml::Node& n, std::string_view contract) {
-  const auto known = kForms.find(contract);
+std::vector<std::string> forms(yaml::Reader& r, const yaml::Node& n, std::string_view contract,
+                               std::span<const std::string> dirs) {
+  const auto named = kForms.find(contract);
+  const auto known = named != kForms.end()        ? named->second
+                     : has_stages(dirs, contract) ? kFormsOfStages
+                                                  : std::vector<std::string_view>();
   std::vector<std::string> out = r.strings(n);
   for (const std::string& form : out)
-    if (known == kForms.end() || !contains(known->second, form))
+    if (!contains(known, form))
       r.error(n, fmt::format("{} has no form \"{}\"", contract, escape(form)),
-              known == kForms.end() ? "leave it out"
-                                    : fmt::format("{}", fmt::join(known->second, ", ")));
+              known.empty() ? "leave it out" : fmt::format("{}", fmt::join(known, ", ")));
   return out;
 }
 
@@ -114,7 +131,8 @@ Library library(yaml::Reader& r, const yaml::Node& n) {
 }
 
 /// Only what the file says changes; the rest stays as `like` had it.
-void read_contract(yaml::Reader& r, const yaml::Node& n, std::string_view name, ContractFacts& c) {
+void read_contract(yaml::Reader& r, const yaml::Node& n, std::string_view name,
+                   std::span<const std::string> dirs, ContractFacts& c) {
   if (!r.expect(n, yaml::Node::Kind::map, "facts of a contract")) return;
   r.keys(n, kContractKeys);
   if (const yaml::Node* v = n.find("types")) c.types = types(r, *v);
@@ -126,7 +144,7 @@ void read_contract(yaml::Reader& r, const yaml::Node& n, std::string_view name, 
   if (const yaml::Node* v = n.find("max_epilogue_ops")) c.max_epilogue_ops = count(r, *v, 1000);
   if (const yaml::Node* v = n.find("max_operands")) c.max_operands = count(r, *v, 1000);
   if (const yaml::Node* v = n.find("generated_tail")) c.generated_tail = r.boolean(*v);
-  if (const yaml::Node* v = n.find("forms")) c.forms = forms(r, *v, name);
+  if (const yaml::Node* v = n.find("forms")) c.forms = forms(r, *v, name, dirs);
   if (const yaml::Node* v = n.find("most_plain_channels"))
     c.most_plain_channels = count(r, *v, kMostChannels);
   if (const yaml::Node* v = n.find("least_channels_last"))
@@ -135,7 +153,7 @@ void read_contract(yaml::Reader& r, const yaml::Node& n, std::string_view name, 
 }
 
 void read_facts(yaml::Reader& r, const yaml::Node& root, Target& t,
-                const std::vector<std::string>& known) {
+                std::span<const std::string> dirs) {
   if (const yaml::Node* v = root.find("device")) t.device = r.one_of(*v, {"cpu", "gpu"});
   if (const yaml::Node* v = root.find("cc")) t.cc = r.number(*v);
   if (const yaml::Node* v = root.find("isa")) t.isa = r.strings(*v);
@@ -151,6 +169,7 @@ void read_facts(yaml::Reader& r, const yaml::Node& root, Target& t,
   if (const yaml::Node* v = root.find("notices_nan")) t.notices_nan = r.boolean(*v);
   const yaml::Node* contracts = root.find("contracts");
   if (!contracts || !r.expect(*contracts, yaml::Node::Kind::map, "contracts")) return;
+  const std::vector<std::string> known = contract_names(dirs);
   for (const auto& [key, value] : contracts->entries) {
     if (!contains(known, key.text))
       r.invalid(key, fmt::format("there is no contract {}", escape(key.text)),
@@ -158,12 +177,15 @@ void read_facts(yaml::Reader& r, const yaml::Node& root, Target& t,
     if (value.is_scalar() && value.text == "none")
       t.contracts.erase(key.text);
     else
-      read_contract(r, value, key.text, t.contracts[key.text]);
+      read_contract(r, value, key.text, dirs, t.contracts[key.text]);
   }
 }
 
-Result<Target> load(std::span<const std::string> dirs, std::string_view name, int depth) {
-  std::string path = path_of(dirs, name);
+/// `all`: where contracts are; `dirs`: those of them in which the target is looked for.
+Result<Target> load(std::span<const std::string> all, std::span<const std::string> dirs,
+                    std::string_view name, int depth) {
+  size_t before = 0;
+  std::string path = path_of(dirs, "targets", name, &before);
   std::string known;
   for (const std::string& n : target_names(dirs)) known += (known.empty() ? "" : ", ") + n;
   if (path.empty() || name.find('/') != name.npos)
@@ -173,16 +195,17 @@ Result<Target> load(std::span<const std::string> dirs, std::string_view name, in
   Target t;
   if (r.expect(doc.root, yaml::Node::Kind::map, "a target")) {
     r.keys(doc.root, kTargetKeys);
-    r.required(doc.root, "ferrule");
+    check_version(r, doc.root);
     if (const yaml::Node* like = doc.root.find("like")) {
       if (depth >= kMaxLike) r.invalid(*like, "targets that are like each other in a circle");
       FERRULE_TRY(r.status());
-      FERRULE_ASSIGN(t, load(dirs, like->text, depth + 1));
+      const bool own = like->text == name;  // the one that this file replaces
+      FERRULE_ASSIGN(t, load(all, own ? dirs.first(before) : all, like->text, depth + 1));
     } else {
       r.required(doc.root, "device");
       r.required(doc.root, "contracts");
     }
-    read_facts(r, doc.root, t, contract_names(dirs));
+    read_facts(r, doc.root, t, all);
   }
   FERRULE_TRY(r.status());
   t.name = name;
@@ -212,7 +235,7 @@ std::vector<std::string> contract_names(std::span<const std::string> rule_dirs) 
 }
 
 Result<Target> load_target(std::span<const std::string> rule_dirs, std::string_view name) {
-  return load(rule_dirs, name, 0);
+  return load(rule_dirs, rule_dirs, name, 0);
 }
 
 Status use_profile(Target& target, std::string_view profile) {

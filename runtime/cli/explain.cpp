@@ -6,6 +6,7 @@
 #include <set>
 #include <variant>
 
+#include "engine/base/contains.h"
 #include "engine/contract/region_pieces.h"
 #include "engine/contract/roles.h"
 #include "engine/graph/open_sizes.h"
@@ -341,8 +342,27 @@ std::string roles_text(const Graph& g, NodeId id) {
   return fmt::format("{}", fmt::join(roles, ", "));
 }
 
+/// Contracts with a kernel of their own on CPUs; on GPUs, and of other contracts, `Work` has a word
+/// for all that there are.
+constexpr std::string_view kOwnKernels[] = {
+#define FERRULE_OWN_KERNEL(contract, factory) contract,
+#include "runtime/own_kernels.def"
+#undef FERRULE_OWN_KERNEL
+};
+
+/// A group of a contract that a rules folder adds to its targets without a kernel.
+bool lacks_kernel(const Explained& e, size_t layer) {
+  const Layer& l = e.plan.layers[layer];
+  if (!l.node || !e.plan.graph.node(l.node).body) return false;
+  const bool own = e.knowledge->target.device == "cpu" && contains(kOwnKernels, l.contract);
+  return !own && std::ranges::any_of(e.lowered.layers[layer].launches, [](const Launch& a) {
+    return a.kind == Launch::Kind::library && a.work == Work::own;
+  });
+}
+
 void print_layers(const Explained& e, const Ranges& ranges) {
-  const auto interpreted = std::ranges::count(e.plan.layers, "interpret", &Layer::contract);
+  auto interpreted = std::ranges::count(e.plan.layers, "interpret", &Layer::contract);
+  for (size_t k = 0; k < e.plan.layers.size(); ++k) interpreted += lacks_kernel(e, k);
   std::cout << fmt::format("{} nodes -> {} layers, {} kernels{}, planned for {}{}\n", e.model_nodes,
                            e.plan.layers.size(), kernels_of(e.plan),
                            interpreted ? fmt::format(" ({} interpreted)", interpreted) : "",
@@ -356,10 +376,11 @@ void print_layers(const Explained& e, const Ranges& ranges) {
   for (size_t k = 0; k < e.plan.layers.size(); ++k) {
     const Layer& l = e.plan.layers[k];
     const std::string apart = tail_apart(e.lowered.layers[k]);
-    std::cout << fmt::format("{:>4} {:>7}  {:<11} {:<22} {}{}{}\n", k, l.kernels, l.contract,
+    std::cout << fmt::format("{:>4} {:>7}  {:<11} {:<22} {}{}{}{}\n", k, l.kernels, l.contract,
                              l.rule.empty() ? "-" : l.rule, escape(l.name, 100'000),
                              l.numerics.empty() ? "" : "   numerics: " + l.numerics,
-                             apart.empty() ? "" : "   tail apart: " + apart);
+                             apart.empty() ? "" : "   tail apart: " + apart,
+                             lacks_kernel(e, k) ? "   interpreted: no kernel" : "");
     if (const auto steps = e.plan.nested.find(l.node); steps != e.plan.nested.end())
       for (const NestedPlan& n : steps->second)
         std::cout << fmt::format("{:>26}{}: {} layers, {} kernels each time\n", "", n.attribute,

@@ -108,7 +108,7 @@ Result<Exit> show_vocabulary(const Common& common) {
 
 /// A file that loads, passes its own test, and is a place to start from.
 constexpr std::string_view kTemplate = R"(# yaml-language-server: $schema={schema}
-ferrule: 1
+ferrule: 2
 id: {id}
 kind: rewrite
 doc: One sentence on what becomes what.
@@ -197,10 +197,11 @@ void add_rules(CLI::App& app, Common& common, int& exit) {
       ->add_option("RULE", *text)
       ->required();
   auto all = std::make_shared<bool>(false);
-  auto* checks = sub("check", "loads and checks all rules",
-                     "Examples:\n  ferrule rules check --rules my_rules\n"
-                     "  ferrule rules check --rules my_rules --json\n  ferrule rules check --all",
-                     [all](const Common& o) { return check(o, *all); });
+  auto* checks =
+      sub("check", "reads the rules' files and says what is wrong in them; proves nothing",
+          "Examples:\n  ferrule rules check --rules my_rules\n"
+          "  ferrule rules check --rules my_rules --json\n  ferrule rules check --all",
+          [all](const Common& o) { return check(o, *all); });
   add_override(*checks, common);
   checks->add_flag("--all", *all, "also notes about shipped rules");
   sub("vocabulary", "the functions of the condition language",

@@ -190,7 +190,8 @@ void count(Totals& totals, const Tested& t) {
   for (const CaseResult& c : t.tests.cases) totals.failed += !c.passed;
   totals.failed += static_cast<int>(t.rewrite.wrong.size() + t.group.wrong.size());
   totals.rewrites += provable(*t.rule);
-  totals.groups += t.group.instances > 0, totals.group_graphs += t.group.instances;
+  const int by_kernels = t.group.instances - t.group.interpreted;
+  totals.groups += by_kernels > 0, totals.group_graphs += by_kernels;
   for (const KernelCondition& c : t.group.conditions)
     totals.refused += c.refused, totals.computed += c.computed;
   totals.proved += t.proved;
@@ -238,6 +239,11 @@ void print_problems(const Tested& t) {
     std::cout << fmt::format("skipped {}: no graph was run, {}\n", t.rule->id,
                              t.group.not_run.empty() ? "none of its cases is for this backend"
                                                      : "its targets are not there");
+  if (t.group.instances && t.group.interpreted == t.group.instances)
+    std::cout << fmt::format(
+        "note: {}: no kernel of {} was run, there is none here: the interpreter ran its {} "
+        "graphs\n",
+        t.rule->id, t.rule->contract, t.group.instances);
   for (const ConditionProof& c : t.rewrite.conditions) {
     if (c.state == ConditionProof::State::open)
       std::cout << fmt::format(
@@ -262,7 +268,7 @@ void print_totals(const Totals& t, int rules) {
                            some(t.uncovered, "what no case reaches"));
   if (t.rewrites)
     std::cout << fmt::format(
-        "proofs: {} of {} rewrites now, {} by their stamps; {} graphs, {} compared, {} of them "
+        "proofs: {} of {} rules now, {} by their stamps; {} graphs, {} compared, {} of them "
         "distinct{}{}{}{}\n",
         t.proved, t.rewrites, t.rewrites - t.proved, t.graphs, t.compared, t.instances,
         some(t.exhausted, "rules with no more graphs to draw"),

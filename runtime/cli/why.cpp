@@ -107,6 +107,27 @@ std::string_view name(why::PairAnswer::Kind k) {
   return kNames[static_cast<size_t>(k)];
 }
 
+/// Where the rule alone is asked about: the node at which it came furthest, else one of those it
+/// took.
+Result<std::string> nearest_node(const why::Observed& o, why::Inquiry& inquiry,
+                                 const std::string& rule) {
+  std::string best;
+  std::pair furthest{-1, -1};
+  for (const std::string& name : inquiry.names()) {
+    FERRULE_ASSIGN(why::NodeAnswer a, inquiry.node(name, rule, 0));
+    std::pair came{-1, 0};
+    for (const why::Considered& c : a.considered)
+      if (c.matched_nodes > 0)
+        came = std::max(came, std::pair{c.matched_nodes, c.passed_conditions});
+    for (size_t s : a.outcome.steps)
+      if (o.fused.journal.steps[s].rule == rule) came = std::max(came, std::pair{0, 0});
+    if (came > furthest && came.first >= 0) furthest = came, best = name;
+  }
+  if (best.empty())
+    return error(Code::usage, "why", fmt::format("{} comes near no node of the model", rule));
+  return best;
+}
+
 Result<Exit> two(const Common& common, const why::Observed& o, why::Inquiry& inquiry,
                  const Question& q) {
   FERRULE_ASSIGN(why::PairAnswer a, inquiry.pair(q.pair[0], q.pair[1], q.rule, kTries));
@@ -148,16 +169,15 @@ Result<Exit> two(const Common& common, const why::Observed& o, why::Inquiry& inq
   return Exit::ok;
 }
 
-Result<Exit> body(const Common& common, const Question& q) {
-  if (q.node.empty() == q.pair.empty())
-    return error(Code::usage, "why", "ask about one node (--node N) or two (--pair A B)");
-  // The program ends behind this: the graphs of all phases and trials are not taken apart first,
-  // node by node.
-  static const why::Observed* observed = nullptr;
-  static why::Inquiry* kept = nullptr;
-  FERRULE_ASSIGN(why::Observed made, observe_model(common));
-  const why::Observed& o = *(observed = new why::Observed(std::move(made)));
-  why::Inquiry& inquiry = *(kept = new why::Inquiry(o));
+Result<Exit> body(const Common& common, Question q) {
+  if (!q.node.empty() + !q.pair.empty() != 1 && (q.rule.empty() || !q.pair.empty()))
+    return error(Code::usage, "why",
+                 "ask about one node (--node N), two (--pair A B) or a rule (--rule R)");
+  FERRULE_ASSIGN(why::Observed o, observe_model(common));
+  why::Inquiry inquiry(o);
+  if (q.node.empty() && q.pair.empty()) {
+    FERRULE_ASSIGN(q.node, nearest_node(o, inquiry, q.rule));
+  }
   if (!q.pair.empty()) return two(common, o, inquiry, q);
   const bool pattern = q.node.find_first_of("*?") != std::string::npos && !inquiry.resolve(q.node);
   return pattern ? several(common, o, inquiry, q) : one(common, o, inquiry, q);
@@ -176,7 +196,8 @@ void add_why(CLI::App& app, Common& common, int& exit) {
   c->add_option("--pair", q->pair, "why are these two not one layer?")
       ->expected(2)
       ->type_name("A B");
-  c->add_option("--rule", q->rule, "only this rule")->type_name("ID");
+  c->add_option("--rule", q->rule, "only this rule; alone: where it came furthest")
+      ->type_name("ID");
   c->add_option("--top", q->top, "how many rules to show in full")->type_name("K");
   c->add_flag("--verbose", q->verbose,
               "also each rule's pattern and conditions, as their files have them");

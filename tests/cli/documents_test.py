@@ -4,6 +4,7 @@ import json
 import pathlib
 import re
 import sys
+import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "support")]
@@ -11,7 +12,8 @@ sys.path[:0] = [str(HERE.parent / "support")]
 import harness  # noqa: E402
 from harness import ROOT, run  # noqa: E402
 
-DOCUMENTS = [ROOT / "README.md", ROOT / "llms.txt", ROOT / "rules/README.md", *sorted(ROOT.glob("examples/*/README.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "llms.txt", ROOT / "rules/README.md", ROOT / "rules/targets/README.md",
+             *sorted(ROOT.glob("examples/*/README.md"))]
 
 
 def anchor(heading):
@@ -55,6 +57,30 @@ def unknown(text, commands):
             yield from (f"{name} has no {w}: {span}" for w in words if re.fullmatch(r"--[a-z-]+", w) and w not in commands[name])
 
 
+def whole_files(text, folder):
+    """The code blocks whose first line is a path, as these files."""
+    for block in re.findall(r"^    # my_rules/.*\n(?:(?:    .*)?\n)+", text, re.MULTILINE):
+        for part in re.split(r"(?m)^(?=    # my_rules/)", block)[1:]:
+            head, _, rest = part.partition("\n")
+            file = folder / head.strip().removeprefix("# my_rules/")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(re.sub(r"(?m)^    ", "", rest))
+            yield file
+
+
+def rules_of_the_language(report):
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = pathlib.Path(scratch)
+        files = list(whole_files((ROOT / "rules/README.md").read_text(), folder))
+        ids = [f.stem for f in files if f.parent == folder]
+        done = run("rules", "check", "--rules", folder)
+        report.check("rules/README.md: its files load", None if len(files) > 7 and done.code == 0 else done.out + done.err)
+        done = run("rules", "test", *ids, "--rules", folder, timeout=300)
+        passed = done.code == 0 and f"{len(ids)} passed, 0 failed" in done.out
+        report.check("rules/README.md: its rules pass their tests", None if passed else done.out + done.err)
+        report.check("a contract without a kernel is said to be interpreted", None if re.search(r"note: swiglu: no kernel of gated_matmul", done.out) else done.out)
+
+
 def main():
     report = harness.Report()
     if report.ready:
@@ -66,6 +92,7 @@ def main():
             report.check(f"{name}: links, commands, options", "; ".join(wrong) or None)
             if (path.parent / "run.sh").exists():
                 report.check(f"{name}: how its output comes about", None if "`run.sh`" in re.split(r"^    ", text, maxsplit=1, flags=re.MULTILINE)[0] else "not said above the output")
+        rules_of_the_language(report)
         ids = {r["id"] for r in json.loads(run("rules", "list", "--json").out)["rules"]}
         used = set(re.findall(r"--(?:en|dis)able '?([a-z_0-9*]+)'?`", "".join(p.read_text() for p in DOCUMENTS)))
         lost = [u for u in used if not any(re.fullmatch(u.replace("*", ".*"), i) for i in ids)]

@@ -109,7 +109,8 @@ TEST_CASE("what a rule with roles cannot say") {
 
 TEST_CASE("what a contract cannot say") {
   refused("contract: attention\ndoc", "contract: atention\ndoc", "the file is called attention");
-  refused("ferrule: 2\ncontract", "ferrule: 1\ncontract", "begins with ferrule: 2");
+  refused("ferrule: 2\ncontract", "ferrule: 3\ncontract", "reads versions 1 and 2");
+  refused("means: |", "tail: \"@pointwise\"\nmeans: |", "a tail follows the node");
   refused("[B..., Q, D]\"", "B, Q\"", "is no list of axes");
   refused("[B..., Q, D]\"", "[Q, B..., D]\"", "is no list of axes");
   refused("scale: 1", "q: 1", "two roles are called q");
