@@ -616,11 +616,9 @@ class RuleReader {
                        : fmt::format("no firing case above is called {}", escape(t.of)));
     if (t.model.empty() && t.edits.empty() && t.target.empty() && t.profile.empty())
       bad("a case without a model or an edit");
-    // What an edited case holds is asked where that one fires.
-    if (!t.fires && t.model.empty() && earlier != rule_.tests.end()) {
-      if (t.target.empty()) t.target = earlier->target;
-      if (t.profile.empty()) t.profile = earlier->profile;
-    }
+    // An edited case holds where that one fires.
+    if (!t.fires && t.model.empty() && t.target.empty() && earlier != rule_.tests.end())
+      t.target = earlier->target;
     if (t.fires && !t.declined_by.empty()) bad("a firing case is declined by nothing");
     if (!t.fires && !t.expect.empty()) bad("a holding case changes nothing");
     if (t.fires) return;
