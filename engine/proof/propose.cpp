@@ -27,6 +27,7 @@ int64_t Proposer::size() {
   constexpr std::array<int64_t, 12> all{2, 3, 4, 5, 1, 2, 3, 4, 6, 7, 8, 0};
   if (!few_.empty() && draw_.chance(85)) return draw_.of(few_);
   if (!hints_.sizes.empty() && draw_.chance(10)) return draw_.of(hints_.sizes);
+  if (!hints_.long_sizes.empty() && draw_.chance(3)) return draw_.of(hints_.long_sizes);
   return all[static_cast<size_t>(draw_.below(draw_.chance(15) ? 12 : 11))];
 }
 
