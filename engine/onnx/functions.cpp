@@ -70,12 +70,13 @@ class FunctionWriter {
     const auto& g = m_.graph();
     for (const auto* list : {&g.input(), &g.value_info(), &g.output()})
       for (const auto& v : *list) types_[v.name()] = v.type();
-    for (const auto& t : g.initializer()) {
-      auto* type = types_[t.name()].mutable_tensor_type();
-      type->set_elem_type(t.data_type());
-      type->mutable_shape()->clear_dim();
-      for (int64_t d : t.dims()) type->mutable_shape()->add_dim()->set_dim_value(d);
-    }
+    for (const auto& t : g.initializer()) note_tensor(t.name(), t);
+  }
+  void note_tensor(const std::string& name, const onnx::TensorProto& t) {
+    auto* type = types_[name].mutable_tensor_type();
+    type->set_elem_type(t.data_type());
+    type->mutable_shape()->clear_dim();
+    for (int64_t d : t.dims()) type->mutable_shape()->add_dim()->set_dim_value(d);
   }
 
   Status nodes(Nodes& list, const Opsets& opsets) {
@@ -91,6 +92,9 @@ class FunctionWriter {
 
   /// What most exporters write between a mask's input and where it is read.
   void keep_rank(const onnx::NodeProto& n) {
+    if (n.op_type() == "Constant" && n.output_size() == 1)
+      for (const auto& a : n.attribute())
+        if (a.name() == "value" && a.has_t()) note_tensor(n.output(0), a.t());
     const bool keeps = n.op_type() == "Cast" || n.op_type() == "Identity";
     if (!keeps || n.input_size() != 1 || n.output_size() != 1) return;
     if (const auto type = types_.find(n.input(0)); type != types_.end()) {

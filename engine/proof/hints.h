@@ -12,7 +12,7 @@ namespace ferrule {
 
 struct Hints {
   std::vector<double> numbers;
-  std::vector<int64_t> sizes;  ///< about those of the numbers that may bound one
+  std::vector<int64_t> sizes;       ///< about those of the numbers that may bound one
   std::vector<int64_t> long_sizes;  ///< that not all element types of the pattern hold
   std::vector<std::vector<int64_t>> lists;
   std::vector<std::string> operators;  ///< named by conditions: producers and readers
