@@ -216,7 +216,7 @@ class Mutator {
         }
         change("becomes 0", [](double, int64_t) { return 0.0; });
         change("becomes -1", [](double, int64_t) { return -1.0; });
-        if (t.dtype() != DType::boolean) {
+        if (t.dtype() != DType::boolean && t.numel() == 1) {
           const double most = largest(t.dtype());
           change("becomes the least number whose square wraps",
                  [=](double, int64_t) { return std::floor(std::sqrt(most)) + 1; });
@@ -230,8 +230,10 @@ class Mutator {
              [](double x, int64_t i) { return 2 * x + 0.25 * static_cast<double>(i % 3); });
       change("becomes 0", [](double, int64_t) { return 0.0; });
       change("becomes 1", [](double, int64_t) { return 1.0; });
-      change("becomes 2", [](double, int64_t) { return 2.0; });
-      change("becomes a half", [](double, int64_t) { return 0.5; });
+      if (t.numel() == 1) {
+        change("becomes 2", [](double, int64_t) { return 2.0; });
+        change("becomes a half", [](double, int64_t) { return 0.5; });
+      }
       if (!scope_.near)
         change("changes a little", [](double x, int64_t) { return x * (1 + 1e-4) + 1e-5; });
       change("changes sign", [](double x, int64_t) { return -x; });

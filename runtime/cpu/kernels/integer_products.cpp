@@ -556,7 +556,7 @@ class IntegerTaker {
     FERRULE_TRY(operands());
     const Operand &x = in(slots_.x), &w = in(slots_.w), &y = call_.outputs[0];
     if (x.rank() < 3 || x.rank() > 5 || w.rank() != x.rank() || !w.lies(Layout::plain))
-      return refuse("images of another rank");
+      return refuse("images of another rank, or filters in another layout");
     if (!channels_last(y)) return refuse("another layout");
     SumShape s;
     s.kernel = {w.dims.begin() + 2, w.dims.end()};
