@@ -109,6 +109,10 @@ class Bias {
 Outputs attention(const Call& c) {
   const Tensor& query = *c.input(0);
   const bool flat = query.rank() == 3;
+  for (size_t i : {1, 2})
+    if (c.input(i)->rank() != query.rank())
+      return c.bad("operands {} and {}: the heads lie in an axis of their own in both or in none",
+                   text(query.dims()), text(c.input(i)->dims()));
   FERRULE_ASSIGN(const Heads q, heads_of(c, query, "q_num_heads"));
   FERRULE_ASSIGN(Heads fresh_k, heads_of(c, *c.input(1), "kv_num_heads"));
   FERRULE_ASSIGN(Heads fresh_v, heads_of(c, *c.input(2), "kv_num_heads"));

@@ -15,12 +15,17 @@ namespace {
 
 using Contents = std::optional<std::vector<Dim>>;
 
+/// How many values a list has: known before they are, and of lists too long to be followed.
+std::optional<size_t> length_of_list(const InferenceContext& c, size_t input) {
+  if (!c.has(input) || !c.shape(input) || c.shape(input)->size() != 1) return std::nullopt;
+  auto n = (*c.shape(input))[0].constant();
+  return n && *n >= 0 ? std::optional(static_cast<size_t>(*n)) : std::nullopt;
+}
+
 /// Rank of the output that a shape-like input describes, when its contents are unknown.
 std::optional<Shape> described(const InferenceContext& c, size_t input) {
-  if (!c.shape(input) || c.shape(input)->size() != 1) return std::nullopt;
-  auto n = (*c.shape(input))[0].constant();
-  return n && *n >= 0 && *n <= 64 ? std::optional(unknown_shape(static_cast<size_t>(*n)))
-                                  : std::nullopt;
+  auto n = length_of_list(c, input);
+  return n && *n <= 64 ? std::optional(unknown_shape(*n)) : std::nullopt;
 }
 
 /// Whether `out` certainly has more elements than `x`; their product may be beyond 64 bits.
@@ -232,11 +237,10 @@ Status slice(InferenceContext& c) {
   Shape out = *c.shape(0);
   auto starts = c.contents(1), ends = c.contents(2);
   auto axes = c.ints(3), steps = c.ints(4);
-  std::optional<size_t> count;
-  if (starts)
-    count = starts->size();
-  else if (auto s = described(c, 1))
-    count = s->size();
+  std::optional<size_t> count = starts ? std::optional(starts->size()) : std::nullopt;
+  for (size_t i = 1; i < c.n.inputs.size() && !count; ++i) count = length_of_list(c, i);
+  if (count && *count > out.size())
+    return c.wrong(fmt::format("it has {} starts, its input is {}", *count, str(out)));
   if (!count || (c.has(3) && !axes)) return c.set(0, type, unknown_shape(out.size()));
   if (!axes) {
     axes.emplace(*count);
@@ -359,6 +363,8 @@ Status pad(InferenceContext& c) {
   Shape out = *c.shape(0);
   auto pads = c.contents(1);
   auto axes = c.ints(3);
+  if (auto n = length_of_list(c, 1); n && *n > 2 * out.size())
+    return c.wrong(fmt::format("pads has {} values, its input is {}", *n, str(out)));
   if (!pads || (c.has(3) && !axes)) return c.set(0, type, unknown_shape(out.size()));
   if (!axes) {
     axes.emplace(out.size());
@@ -401,8 +407,8 @@ Status tile(InferenceContext& c) {
   if (!c.shape(0)) return c.set(0, c.in(0).dtype);
   Shape out = *c.shape(0);
   auto times = c.contents(1);
-  if (times && times->size() != out.size())
-    return c.wrong(fmt::format("repeats has {} values, its input is {}", times->size(), str(out)));
+  if (auto n = times ? std::optional(times->size()) : length_of_list(c, 1); n && *n != out.size())
+    return c.wrong(fmt::format("repeats has {} values, its input is {}", *n, str(out)));
   for (size_t i = 0; i < out.size(); ++i) {
     if (times && at_least((*times)[i], Dim(0)) == Truth::no)
       return c.wrong(fmt::format("it is to be repeated {} times", (*times)[i].str()));

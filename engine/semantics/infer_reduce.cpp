@@ -67,6 +67,9 @@ Status layer_norm(InferenceContext& c) {
 }
 
 Status dropout(InferenceContext& c) {
+  const DType training = c.has(2) ? c.in(2).dtype : DType::boolean;
+  if (training != DType::boolean && training != DType::undefined)
+    return c.wrong(fmt::format("its training_mode is {}, not bool", name(training)));
   c.set(1, DType::boolean, c.shape(0));
   c.set_contents(0, c.contents(0));
   return c.same();

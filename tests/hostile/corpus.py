@@ -353,6 +353,11 @@ fed("Gather of a constant, far outside", "agraph (float[4] x) => (float[4] y) { 
     k=[1, 2, 3], i=[-(1 << 40)])
 fed("Pad by 2^60", "agraph (float[4] x) => (float[a] y) { y = Pad(x, p) }", p=[1 << 60, 1 << 60])
 fed("Pad below zero", "agraph (float[4] x) => (float[a] y) { y = Pad(x, p) }", p=[-3, -3])
+# Lists that are too long for shape inference to follow their values, of operands without axes.
+fed("Pad of a scalar with 600 pads", "agraph (float x) => (float y) { y = Pad(x, p) }", p=[1] * 600)
+fed("Slice of a scalar with 300 starts", "agraph (float x) => (float y) { y = Slice(x, b, e) }", b=[0] * 300, e=[1] * 300)
+fed("Tile of a scalar by 300", "agraph (float x) => (float y) { y = Tile(x, s) }", s=[1] * 300)
+fed("Squeeze of a scalar along 300 axes", "agraph (float x) => (float y) { y = Squeeze(x, a) }", a=[0] * 300)
 fed("Expand to 2^60", "agraph (float[1] x) => (float[a] y) { y = Expand(x, s) }", s=[1 << 60])
 fed("Expand to more than the address space", "agraph (float[1] x) => (float[a] y) { y = Expand(x, s) }", s=[1 << 30])
 fed("Expand to a negative size", "agraph (float[1] x) => (float[a] y) { y = Expand(x, s) }", s=[-4])

@@ -34,6 +34,7 @@ WORDS = ("", "x", "linear", "nearest", "cubic", "constant", "reflect", "edge", "
          "SAME_UPPER", "VALID", "NOTSET", "max", "min", "mul", "add", "tanh", "LEFT", "RIGHT", "DCR", "CRD", "i,j", "ij->i", "align_corners",
          "asymmetric", "tf_crop_and_resize", "half_pixel", "not_larger", "bilinear", "avg")
 SIZES = (0, 1, 1, 2, 3, 4, 5)
+LONG = (257, 300, 600)  # lists that shape inference does not follow any more
 
 
 class Builder:
@@ -139,7 +140,7 @@ def dims_for(rng, base):
     if way < 0.6:
         return [d if rng.random() < 0.5 else 1 for d in base][rng.randrange(len(base) + 1):]
     if way < 0.8:
-        return [len(base)] if rng.random() < 0.5 else [rng.choice(SIZES)]
+        return [len(base)] if rng.random() < 0.5 else [rng.choice(LONG if rng.random() < 0.1 else SIZES)]
     if way < 0.88:
         return []
     return [rng.choice(SIZES) for _ in range(rng.randrange(6))]
