@@ -2,6 +2,7 @@
 // oneDNN's own layout (packed when the kernel is made), bias inside, the tail as post-ops.
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "runtime/cpu/library.h"
 #include "runtime/sliding_window.h"
@@ -37,6 +38,15 @@ memory::desc vector_desc(const Operand& o) {
 /// Weights as [groups,] out, in, kernel… whatever order the model keeps them in.
 struct Weights {
   memory::desc plain, any;
+  Weights turned() const {  ///< height and width exchanged
+    std::vector<int> order(plain.get_ndims());
+    std::iota(order.begin(), order.end(), 0);
+    std::swap(order.end()[-1], order.end()[-2]);
+    memory::dims dims = any.get_dims();
+    std::swap(dims.end()[-1], dims.end()[-2]);
+    return {plain.permute_axes(order),
+            memory::desc(dims, any.get_data_type(), memory::format_tag::any)};
+  }
 };
 Weights weights_of(const Operand& w, int64_t groups, bool transposed) {
   const size_t spatial = w.dims.size() - 2;
@@ -84,6 +94,18 @@ bool tail_is_plain(std::string_view kernel) {
 
 std::vector<int64_t> window_dims(const Operand& w) { return {w.dims.begin() + 2, w.dims.end()}; }
 
+/// Images and windows one element wide. The library's code steps along the last axis, so it gets
+/// them as rows: channels-last memory is the same.
+bool is_column(const Operand& x, const Operand& y, const Operand& weight, const Window& w) {
+  return x.dims.size() == 4 && x.dims[3] == 1 && y.dims[3] == 1 && weight.dims[3] == 1 &&
+         w.pads_begin[1] == 0 && w.pads_end[1] == 0 && !x.constant;
+}
+memory::desc row_desc(const Operand& column) {
+  memory::dims dims = column.dims;
+  std::swap(dims[2], dims[3]);
+  return memory::desc(dims, *data_type(column.dtype), memory::format_tag::nhwc);
+}
+
 }  // namespace
 
 Applicable<KernelPtr> make_convolution(Context& context, const KernelCall& call) {
@@ -95,18 +117,29 @@ Applicable<KernelPtr> make_convolution(Context& context, const KernelCall& call)
   // The library's code for plain images is its reference.
   if (!channels_last(x) && !x.constant) return make_reordered(context, call, make_convolution);
   FERRULE_ASSIGN(Window w, window_of(call, x.dims, y.dims, window_dims(weight)));
-  FERRULE_ASSIGN(Epilogue epilogue, make_epilogue(call, {image_desc(y)}));
   return guard(call, "convolution", [&]() -> Applicable<KernelPtr> {
     Weights weights = weights_of(weight, call.node->attrs.i("group", 1), false);
+    memory::desc from = image_desc(x), to = image_desc(y);
+    auto epilogue = make_epilogue(call, {to});
+    if (is_column(x, y, weight, w))
+      if (auto row = make_epilogue(call, {row_desc(y)})) {
+        epilogue = std::move(row);
+        from = row_desc(x);
+        to = row_desc(y);
+        weights = weights.turned();
+        for (auto* along : {&w.strides, &w.dilations, &w.pads_begin, &w.pads_end})
+          std::swap((*along)[0], (*along)[1]);
+      }
+    FERRULE_TRY(epilogue);
     memory::desc bias = has_bias(call) ? vector_desc(call.inputs[kB]) : memory::desc();
     dnnl::convolution_forward::primitive_desc desc(
         context.library.engine, dnnl::prop_kind::forward_inference,
-        dnnl::algorithm::convolution_direct, image_desc(x), weights.any, bias, image_desc(y),
-        w.strides, w.dilations, w.pads_begin, w.pads_end, epilogue.attr);
+        dnnl::algorithm::convolution_direct, from, weights.any, bias, to, w.strides, w.dilations,
+        w.pads_begin, w.pads_end, epilogue->attr);
     if (has_logistic(call) && tail_is_plain(desc.impl_info_str()))
       return make_without_logistic(
           call, [&](const KernelCall& c) { return make_convolution(context, c); });
-    return assemble<dnnl::convolution_forward>(context, call, desc, weights, epilogue);
+    return assemble<dnnl::convolution_forward>(context, call, desc, weights, *epilogue);
   });
 }
 

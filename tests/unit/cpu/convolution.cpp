@@ -111,6 +111,12 @@ TEST_CASE("convolutions of every rank, pad, stride, group and dilation") {
            {{1, 4, 6, 7, 8}, {6, 4, 3, 2, 3}, {1, 2, 2}, {}, {1, 0, 1, 1, 0, 1}},
            {{1, 1, 8, 8}, {4, 1, 3, 3}, {}, {}, {}},
            {{1, 64, 1, 1}, {128, 64, 1, 1}, {}, {}, {}},
+           // One element wide: the library gets rows.
+           {{2, 16, 37, 1}, {32, 16, 5, 1}, {2, 1}, {}, {2, 0, 1, 0}},
+           {{1, 8, 19, 1}, {8, 1, 3, 1}, {}, {2, 1}, {2, 0, 2, 0}, 8},
+           {{1, 8, 19, 1}, {12, 4, 3, 1}, {}, {2, 3}, {0, 0, 3, 0}, 2, false},
+           {{1, 4, 9, 1}, {6, 4, 3, 1}, {1, 2}, {}, {1, 1, 1, 0}},
+           {{1, 4, 9, 1}, {6, 4, 3, 3}, {}, {}, {1, 1, 1, 1}},
        })
     check_case(c, false);
 }
@@ -173,8 +179,7 @@ TEST_CASE("auto_pad puts the odd pixel behind or in front") {
   }
 }
 
-TEST_CASE("convolution tails: activations, per-channel and full operands, sum in place") {
-  ConvCase c{{1, 16, 10, 10}, {24, 16, 3, 3}, {}, {}, {1, 1, 1, 1}};
+static void check_tails(const ConvCase& c) {
   const Dims y = output_dims(c, false);
   const Tensor x = random_tensor(c.x, 1), w = random_tensor(c.w, 2), b = random_tensor({24}, 3);
   const Tensor residual = random_tensor(y, 4), scale = random_tensor({1, 24, 1, 1}, 5),
@@ -256,6 +261,13 @@ TEST_CASE("convolution tails: activations, per-channel and full operands, sum in
     check_close(h.run(make_convolution),
                 expect([&](double v, auto&, int64_t k) { return v + residual.at_f64(k); }));
   }
+}
+
+TEST_CASE("convolution tails: activations, per-channel and full operands, sum in place") {
+  check_tails({{1, 16, 10, 10}, {24, 16, 3, 3}, {}, {}, {1, 1, 1, 1}});
+}
+TEST_CASE("convolution tails of images one element wide") {
+  check_tails({{2, 16, 21, 1}, {24, 16, 5, 1}, {2, 1}, {}, {1, 0, 2, 0}});
 }
 
 TEST_CASE("no convolution is left to the library's reference code") {
