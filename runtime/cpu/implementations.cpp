@@ -31,6 +31,7 @@ bool winograd_pays(const Context& context, const KernelCall& call) {
 }
 
 constexpr auto kConvolutions = std::to_array<Implementation>({
+    {"few_filters", make_few_filters, few_filters_pay, true},
     {"first", make_first, nullptr, true},
     {"depthwise", make_depthwise, nullptr, true},
     {"winograd_2x2", make_winograd_of<2>, winograd_pays<2>, true},

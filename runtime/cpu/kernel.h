@@ -93,6 +93,10 @@ Applicable<KernelPtr> make_winograd(Context&, const KernelCall&, int tile);
 int winograd_tile(const Context&, const KernelCall&);
 /// One filter a channel; not applicable for all others and for tails that registers cannot take.
 Applicable<KernelPtr> make_depthwise(Context&, const KernelCall&);
+/// Up to 8 filters of a channels-last image; not applicable for all others.
+Applicable<KernelPtr> make_few_filters(Context&, const KernelCall&);
+/// Whether it is faster than the library's convolution.
+bool few_filters_pay(const Context&, const KernelCall&);
 /// Few planes in the plain layout; not applicable for all others.
 Applicable<KernelPtr> make_first(Context&, const KernelCall&);
 /// Another factory's kernel behind a copy of input 0 (f32) in channels-last order.

@@ -154,14 +154,16 @@ class Pieces final : public Kernel {
       if (slots_[k] >= 0) binder.cell(slots_[k], &pointers_[k]);
   }
 
-  /// Each thread takes a range of the weight; a part's units go to whoever has their share of it.
+  /// Each thread takes the same share of every part, a turn at a time: parts that write by turns to
+  /// the same memory (a concatenation of channels) meet in one thread's cache.
   Status run() override {
     parallel_for(total_, kGrain, [&](int64_t begin, int64_t end) {
-      int64_t before = 0;
-      for (const Part& p : parts_) {
-        const int64_t first = units(p, begin - before), last = units(p, end - before);
-        if (first < last) run_part(p, first, last);
-        before += p.weight;
+      for (int64_t at = begin, next; at < end; at = next) {
+        next = std::min(end, at + kTurn);
+        for (const Part& p : parts_) {
+          const int64_t first = units(p, at), last = units(p, next);
+          if (first < last) run_part(p, first, last);
+        }
       }
     });
     return {};
@@ -182,10 +184,9 @@ class Pieces final : public Kernel {
   }
 
  private:
-  static int64_t units(const Part& p, int64_t weight) {
-    if (weight <= 0) return 0;
-    if (weight >= p.weight) return p.units;
-    return static_cast<int64_t>(static_cast<__int128>(p.units) * weight / p.weight);
+  static constexpr int64_t kTurn = int64_t{1} << 16;  ///< of the weight: a few times the L1 cache
+  int64_t units(const Part& p, int64_t weight) const {
+    return static_cast<int64_t>(static_cast<__int128>(p.units) * weight / total_);
   }
 
   void run_part(const Part& p, int64_t begin, int64_t end) const {

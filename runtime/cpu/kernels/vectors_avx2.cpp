@@ -1,6 +1,8 @@
-// winograd_functions.h and product.h for AVX2 with FMA; compiled for it, see CMakeLists.txt.
+// winograd_functions.h, product.h and few_filters.h for AVX2 with FMA; compiled for it, see
+// CMakeLists.txt.
 #include <immintrin.h>
 
+#include "runtime/cpu/kernels/few_filters.h"
 #include "runtime/cpu/kernels/product.h"
 #include "runtime/cpu/kernels/winograd_functions.h"
 
@@ -72,5 +74,12 @@ namespace {
 }  // namespace
 Functions avx2_functions() { return {Avx2::kLanes, Avx2::kRows, rows_of<Avx2>}; }
 }  // namespace product
+
+namespace few_filters {
+namespace {
+#include "runtime/cpu/kernels/few_filters_kernels.h"
+}  // namespace
+Functions avx2_functions() { return functions_of<Avx2>(); }
+}  // namespace few_filters
 
 }  // namespace ferrule::cpu

@@ -1,6 +1,8 @@
-// winograd_functions.h and product.h for AVX-512; compiled for it, see CMakeLists.txt.
+// winograd_functions.h, product.h and few_filters.h for AVX-512; compiled for it, see
+// CMakeLists.txt.
 #include <immintrin.h>
 
+#include "runtime/cpu/kernels/few_filters.h"
 #include "runtime/cpu/kernels/product.h"
 #include "runtime/cpu/kernels/winograd_functions.h"
 
@@ -61,5 +63,12 @@ namespace {
 }  // namespace
 Functions avx512_functions() { return {Avx512::kLanes, Avx512::kRows, rows_of<Avx512>}; }
 }  // namespace product
+
+namespace few_filters {
+namespace {
+#include "runtime/cpu/kernels/few_filters_kernels.h"
+}  // namespace
+Functions avx512_functions() { return functions_of<Avx512>(); }
+}  // namespace few_filters
 
 }  // namespace ferrule::cpu

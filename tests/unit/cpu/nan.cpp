@@ -49,6 +49,8 @@ const Anchor kAnchors[] = {
     {"first layer", "conv", [](Net& n) { return n.conv({1, 3, 33, 33}, 24, 3, 1, 2); }},
     {"depthwise", "conv", [](Net& n) { return n.conv({1, 24, 17, 17}, 24, 3, 24); }},
     {"grouped", "conv", [](Net& n) { return n.conv({1, 16, 9, 9}, 16, 3, 4); }},
+    {"few filters", "conv", [](Net& n) { return n.conv({1, 6, 12, 35}, 2, 3); }},
+    {"few filters of rows", "conv", [](Net& n) { return n.conv({2, 1, 90}, 1, 16, 1, 2); }},
     {"1-D", "conv", [](Net& n) { return n.conv({2, 5, 21}, 12, 3); }},
     {"3-D", "conv", [](Net& n) { return n.conv({1, 4, 5, 6, 7}, 8, 3); }},
     {"transposed", "deconv", [](Net& n) { return n.deconv({1, 12, 9, 9}, 16, 3, 1, 2); }},
@@ -231,11 +233,12 @@ TEST_CASE("NaN comes through every step behind every kind of kernel") {
       CAPTURE(a.name);
       CAPTURE(s.name);
       const std::string text = check_odd(tailed(a, s))->executable->text();
-      for (const char* kind :
-           {"first:", "depthwise:", "winograd", "product:", "brgconv", "brg", "jit"})
+      for (const char* kind : {"first:", "depthwise:", "few_filters:", "winograd",
+                               "product:", "brgconv", "brg", "jit"})
         if (text.find(kind) != text.npos) seen.insert(kind);
     }
-  for (const char* kind : {"first:", "depthwise:", "winograd", "product:", "brgconv", "jit"})
+  for (const char* kind :
+       {"first:", "depthwise:", "few_filters:", "winograd", "product:", "brgconv", "jit"})
     CHECK_MESSAGE(seen.count(kind), kind);
 }
 

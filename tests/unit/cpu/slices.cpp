@@ -107,6 +107,8 @@ TEST_CASE("kernels that take slices give what they give on dense operands") {
       {{"Conv", {2, 13, 5, 7}, {21, 13, 1, 1}, {2, 21, 5, 7}}, make_matmul_1x1},
       {{"Conv", {2, 13, 5, 7}, {21, 13, 1, 1}, {2, 21, 5, 7}}, make_product},
       {{"Conv", {1, 40, 3, 3}, {83, 40, 1, 1}, {1, 83, 3, 3}, false}, make_product},
+      {{"Conv", {2, 9, 9, 37}, {1, 9, 3, 3}, {2, 1, 9, 37}}, make_few_filters},
+      {{"Conv", {2, 9, 9, 37}, {5, 9, 3, 3}, {2, 5, 9, 37}}, make_few_filters},
       {{"Conv", {2, 19, 9, 7}, {35, 19, 3, 3}, {2, 35, 9, 7}}, winograd_2},
       {{"Conv", {1, 19, 9, 10}, {35, 19, 3, 3}, {1, 35, 9, 10}, false}, winograd_4},
       {{"Conv", {2, 21, 9, 17}, {21, 1, 3, 3}, {2, 21, 9, 17}, true, 21}, make_depthwise},
