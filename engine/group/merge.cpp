@@ -389,6 +389,16 @@ class Joiner {
   }
 
  private:
+  /// Whether it may be so: what the model declares of sizes need not follow from the operands.
+  bool joins(const Type& got, const Type& want) const {
+    if (!got.shape || got.shape->size() != want.shape->size()) return false;
+    for (size_t k = 0; k < want.shape->size(); ++k) {
+      const Dim &g = (*got.shape)[k], &w = (*want.shape)[k];
+      const bool decided = k == how_.axis || (g.is_constant() && w.is_constant());
+      if (decided && !(g == w)) return false;
+    }
+    return true;
+  }
   Type joined(Type t) const {
     int64_t total = 0;
     for (int64_t s : sizes_) total += s;
@@ -414,7 +424,7 @@ class Joiner {
     n.outputs = {made_.back()};
     n.name = g_.fresh_name(from.name);
     FERRULE_ASSIGN(Inferred got, infer_node(ops_, g_, n));
-    if (got.types.empty() || got.types[0].dtype != want.dtype || !same_shape(got.types[0], want))
+    if (got.types.empty() || got.types[0].dtype != want.dtype || !joins(got.types[0], want))
       return error(Code::rule_broken, node_text(g_, m_.root), m_.rule->id,
                    fmt::format("joins what does not lie along axis {}: {} instead of {}", how_.axis,
                                got.types.empty() ? "nothing" : str(got.types[0]), str(want)));

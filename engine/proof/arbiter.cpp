@@ -258,6 +258,7 @@ class Output {
       for (const auto& [moved, still] : {std::pair(&before, &truth_), std::pair(&after, &other_)}) {
         const double to = moved->at_f64(e.at), by = std::abs(to - still->at_f64(e.at));
         if (std::isfinite(by)) e.spread = std::max(e.spread, by);
+        if (std::isfinite(by) && moved == &before) e.own = std::max(e.own, by);
         // In the graph before, or away from it in the one after: what gives NaN however its
         // operands move was put in.
         e.met |= !std::isfinite(got_.at_f64(e.at)) &&
@@ -273,7 +274,7 @@ class Output {
   struct Element {
     int64_t at;
     double least, greatest;  ///< of the evaluations of the graph before that are finite
-    double spread = 0;
+    double spread = 0, own = 0;       ///< own: in the graph before
     bool met =
         false;  ///< noise alone makes what came out, or undoes it: an infinity or NaN at a pole
   };
@@ -288,8 +289,9 @@ class Output {
     if (same(got, truth) || e.met) return true;
     const FloatLimits l = float_limits(want_.dtype());
     const double scale = std::isfinite(truth) ? std::abs(truth) : 0;
+    // Where nothing is left of a number, its own rounding must have been as large.
     const double bound =
-        kSafety * e.spread + std::max(ulps_ * 2 * l.epsilon() * scale, kLost * l.smallest());
+        kSafety * e.own + std::max(ulps_ * 2 * l.epsilon() * scale, kLost * l.smallest());
     if (!std::isfinite(got)) return false;
     return std::abs(want - got) <= bound || (got >= e.least - bound && got <= e.greatest + bound);
   }

@@ -168,6 +168,23 @@ class Mutator {
           add(fmt::format("{} becomes {}", name(v), str(to)),
               [=](Graph& g) { g.set_type(v, Type{g.value(v).type.dtype, to}); });
     }
+    // What siblings read beside what they share: vectors, or batches.
+    std::vector<ValueId> matrices;
+    for (ValueId v : tensors())
+      if (g_.constant(v)->rank() == 2) matrices.push_back(v);
+    for (const bool batches : {false, true})
+      if (matrices.size() > 1)
+        add(fmt::format("all matrices become {}", batches ? "batches of 2" : "vectors"),
+            [=](Graph& g) {
+              for (ValueId v : matrices) {
+                std::vector<int64_t> dims = g.constant(v)->dims();
+                if (batches)
+                  dims.insert(dims.begin(), 2);
+                else
+                  dims.resize(1);
+                g.set_constant(v, repeated(*g.constant(v), dims));
+              }
+            });
     for (ValueId v : tensors()) {
       if (g_.constant(v)->numel() > 8) continue;
       std::vector<int64_t> up = g_.constant(v)->dims();
@@ -429,13 +446,41 @@ class Mutator {
     g.set_attr(n, "group", to);
   }
 
-  /// An attribute `group` alone fits no filters.
+  /// The results of these nodes, each behind an Abs, are all that the graph gives.
+  static void give(Graph& g, const std::vector<NodeId>& nodes) {
+    for (size_t k = 0; k < nodes.size(); ++k) {
+      Node abs;
+      abs.op = Operator("Abs");
+      abs.name = g.fresh_name(fmt::format("given_{}", k));
+      abs.inputs = {g.output(nodes[k])};
+      abs.outputs = {g.add_value(abs.name, {g.value(g.output(nodes[k])).type.dtype, {}})};
+      const ValueId result = abs.outputs[0];
+      g.add_node(std::move(abs));
+      if (k < g.outputs().size())
+        g.set_output(k, result);
+      else
+        g.add_output(result);
+    }
+    g.remove_dead();
+  }
+
+  /// An attribute `group` alone fits no filters, and what reads the results would not fit them.
   void groups() {
-    std::vector<NodeId> all;
+    std::vector<NodeId> all, first;
     for (NodeId n : g_.order()) {
       const Attr* a = g_.node(n).attrs.find("group");
-      if (a && same_attr(*a, int64_t{1}) && filters_of(g_, n)) all.push_back(n);
+      if ((a && !same_attr(*a, int64_t{1})) || !filters_of(g_, n)) continue;
+      if (!g_.value(g_.input(n, 0)).producer) first.push_back(n);
+      if (a) all.push_back(n);
     }
+    if (first.size() > 1 && first.size() >= g_.outputs().size())
+      for (int64_t to : {2, 0})
+        add(fmt::format("convolutions of an input {}, and nothing else is left",
+                        to ? "get 2 groups" : "are depthwise"),
+            [=](Graph& g) {
+              for (NodeId n : first) group(g, n, to);
+              give(g, first);
+            });
     for (int64_t to : {2, 0}) {
       const std::string how = to ? "gets 2 groups" : "is depthwise";
       for (NodeId n : all)

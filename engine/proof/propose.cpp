@@ -43,10 +43,16 @@ World Proposer::world(const std::vector<DType>& types) {
   // ask.
   few_.clear();
   if (draw_.chance(kFewSizes)) few_ = {draw_.between(int64_t{2}, int64_t{3}), size()};
-  const int64_t rank = draw_.chance(8)   ? 0
-                       : draw_.chance(8) ? 6
-                                         : draw_.between(int64_t{1}, int64_t{5});
+  int64_t rank = draw_.chance(8)   ? 0
+                 : draw_.chance(8) ? 6
+                                   : draw_.between(int64_t{1}, int64_t{5});
+  // A number in a condition may be one of a rank.
+  if (!hints_.sizes.empty() && draw_.chance(4))
+    if (const int64_t n = draw_.of(hints_.sizes); n > 6 && n < 11) rank = n, few_ = {1, 2};
   for (int64_t k = 0; k < rank; ++k) w.base.emplace_back(size());
+  // Beside a long axis, short ones: a graph before the rule has little memory.
+  if (std::ranges::any_of(w.base, [](const Dim& d) { return known(d) > 1000; }))
+    for (Dim& d : w.base) d = known(d) > 1000 ? d : Dim(std::min<int64_t>(known(d), 2));
   if (draw_.chance(20) && rank > 0) w.base[draw_.below(rank)] = Dim::symbol("N");
   if (draw_.chance(8) && rank > 1) w.base[draw_.below(rank)] = Dim::symbol("M");
   return w;

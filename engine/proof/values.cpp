@@ -75,15 +75,18 @@ double float_value(DType t, Magnitudes m, int scale, Draw& draw) {
           draw);
     case Magnitudes::limits: {
       const double greatest = std::ldexp(2 - 4 * l.epsilon(), l.max_exponent);
-      const std::array<double, 8> all{greatest,
-                                      std::ldexp(1.0, l.min_exponent),
-                                      l.smallest(),
-                                      1,
-                                      1 + 2 * l.epsilon(),
-                                      std::ldexp(1.0, l.precision) + 1,
-                                      0,
-                                      0.5};
-      return all[draw.below(8)] * (draw.chance(50) ? -1 : 1);
+      const bool wide = t == DType::f64;  // f32 makes 0 and infinity of the last two
+      const std::array<double, 10> all{greatest,
+                                       std::ldexp(1.0, l.min_exponent),
+                                       l.smallest(),
+                                       1,
+                                       1 + 2 * l.epsilon(),
+                                       std::ldexp(1.0, l.precision) + 1,
+                                       0,
+                                       0.5,
+                                       0x1p-152,
+                                       0x1p+132};
+      return all[draw.below(wide ? 10 : 8)] * (draw.chance(50) ? -1 : 1);
     }
     default: {
       constexpr std::array<double, 5> all{0.0, -0.0, INFINITY, -INFINITY, NAN};
@@ -123,14 +126,18 @@ uint64_t int_value(DType t, Magnitudes m, int scale, Draw& draw) {
       return of_bits(static_cast<int>(draw.below(size_bits(t) - is_signed_int(t) + 1)));
     default: {
       const uint64_t power = uint64_t{1} << draw.below(size_bits(t) - is_signed_int(t));
-      const std::array<uint64_t, 7> all{static_cast<uint64_t>(l.least),
+      // Rounded to f64 it lies in the middle of two numbers of f32.
+      const uint64_t twice_rounded =
+          size_bits(t) == 64 ? (uint64_t{1} << 54) + (uint64_t{1} << 30) + 1 : l.greatest;
+      const std::array<uint64_t, 8> all{static_cast<uint64_t>(l.least),
                                         static_cast<uint64_t>(l.least) + 1,
                                         l.greatest,
                                         l.greatest - 1,
                                         power,
                                         power + 1,
-                                        static_cast<uint64_t>(sign)};
-      return all[draw.below(7)];
+                                        static_cast<uint64_t>(sign),
+                                        twice_rounded};
+      return all[draw.below(8)];
     }
   }
 }

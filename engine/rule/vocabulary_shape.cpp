@@ -191,9 +191,8 @@ struct Alignment {
 };
 Alignment align(const Shape& r, const Shape& y) {
   Alignment a;
-  size_t offset = y.size() - std::min(r.size(), y.size());
-  for (size_t k = 0; k < y.size(); ++k) {
-    Dim d = k < offset ? Dim(1) : r[k - offset];
+  for (size_t k = 0; k < y.size(); ++k) {  // the last axes lie on each other
+    Dim d = k + r.size() < y.size() ? Dim(1) : r[k + r.size() - y.size()];
     a.one.push_back(equal(d, Dim(1)));
     a.equal.push_back(equal(d, y[k]));
     if (a.one.back() == Truth::no && a.equal.back() == Truth::no) a.possible = false;

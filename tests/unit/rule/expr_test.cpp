@@ -171,6 +171,7 @@ TEST_CASE("shapes and broadcasting") {
   CHECK(w.show("bcast([32, 1, 1], t)") == "channel");
   CHECK(w.show("bcast([1, 32, 1, 1], t)") == "channel");
   CHECK(w.show("bcast([2, 1, 1], t)") == "impossible");
+  CHECK(w.show("bcast([1, 2, 1, 1], [1, 2, 3])") == "impossible");
   CHECK(w.show("bcast([8], [4, 8])") == "row");
   CHECK(w.show("bcast([1, 8, 9], [4, 8, 9])") == "batch");
   CHECK(w.show("bcast([4, 1], [4, 8])") == "general");
