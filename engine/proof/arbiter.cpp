@@ -273,8 +273,8 @@ class Output {
  private:
   struct Element {
     int64_t at;
-    double least, greatest;  ///< of the evaluations of the graph before that are finite
-    double spread = 0, own = 0;       ///< own: in the graph before
+    double least, greatest;      ///< of the evaluations of the graph before that are finite
+    double spread = 0, own = 0;  ///< own: in the graph before
     bool met =
         false;  ///< noise alone makes what came out, or undoes it: an infinity or NaN at a pole
   };

@@ -43,9 +43,7 @@ World Proposer::world(const std::vector<DType>& types) {
   // ask.
   few_.clear();
   if (draw_.chance(kFewSizes)) few_ = {draw_.between(int64_t{2}, int64_t{3}), size()};
-  int64_t rank = draw_.chance(8)   ? 0
-                 : draw_.chance(8) ? 6
-                                   : draw_.between(int64_t{1}, int64_t{5});
+  int64_t rank = draw_.chance(8) ? 0 : draw_.chance(8) ? 6 : draw_.between(int64_t{1}, int64_t{5});
   // A number in a condition may be one of a rank.
   if (!hints_.sizes.empty() && draw_.chance(4))
     if (const int64_t n = draw_.of(hints_.sizes); n > 6 && n < 11) rank = n, few_ = {1, 2};

@@ -404,8 +404,17 @@ Applicable<Dims> known(const Site& s, ValueId v) {
   return *dims;
 }
 
+/// Whether what operand 1 says of the result's sizes is known: else the model only declares them.
+bool says_sizes(const Site& s) {
+  const Row& row = *row_of(s.n);
+  if (!s.has(1) || !(row.view || row.steps == expand || row.steps == tile)) return true;
+  const auto contents = contents_of(s.g, s.n.inputs[1]);
+  return contents && std::ranges::all_of(*contents, [](const Dim& d) { return d.is_constant(); });
+}
+
 Applicable<> read_inputs(Site& s) {
   if (!row_of(s.n)) return s.no("it computes");
+  if (!says_sizes(s)) return s.no("its sizes are computed from data, and only declared");
   for (size_t k = 0; k < s.n.inputs.size(); ++k) {
     s.inputs.emplace_back();
     if (!s.n.inputs[k] || !moves_input(s.n, k)) continue;

@@ -239,6 +239,21 @@ rewrite: |
     report.check("fuse --help has examples", None if "Example" in done.out else "it has none")
 
 
+def declared_sizes(report):
+    """Sizes that come from data and are declared: a run whose data say otherwise is refused, on every backend."""
+    shape = {"Expand": ("float[1] x, int64[1] s", "float[4] y", {"x": np.ones(1, np.float32), "s": np.array([4])}, np.array([8])),
+             "Reshape": ("float[8] x, int64[2] s", "float[2,4] y", {"x": np.arange(8, dtype=np.float32), "s": np.array([2, 4])},
+                         np.array([4, 2])),
+             "Tile": ("float[2] x, int64[1] s", "float[6] y", {"x": np.ones(2, np.float32), "s": np.array([3])}, np.array([2]))}
+    for op, (inputs, output, given, other) in shape.items():
+        model = harness.model(report.folder / f"declared_{op}.onnx", f"agraph ({inputs}) => ({output}) {{ y = {op}(x, s) }}")
+        for true in (True, False):
+            np.savez(report.folder / "declared.npz", **{**given, "s": given["s"] if true else other})
+            done = run("run", model, "--inputs", report.folder / "declared.npz", "--backend", "cpu")
+            wanted = done.code == 0 if true else done.code and "error[bad_shape]" in done.err
+            report.check(f"{op} of sizes that are declared {'truly' if true else 'wrongly'}", None if wanted else done.tail())
+
+
 # A convolution's result is taken apart, and one part is read in another order of axes: its memory has gaps.
 TAKEN_APART = """agraph (float[1,3,4,4] x) => (float[1,4,4,3] y, float[1,3,4,4] z) <float[6,3,1,1] W = {1.0, -2.0, 3.0, 0.5,
   0.25, 1.5, 2.0, -1.0, 1.0, 0.5, -0.5, 2.5, 1.0, 3.0, -1.5, 0.75, 2.0, -3.0}> {

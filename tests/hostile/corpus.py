@@ -232,6 +232,11 @@ simple("types: no elements, the other size beyond any", ONE, change=dims(1 << 60
 simple("types: rank 64", ONE, change=dims(*[1] * 64))
 simple("types: rank 1,025", ONE, change=dims(*[1] * 1025))
 simple("types: declared is not inferred", "agraph (float[2,3] x) => (float[7,3] y) { y = Relu(x) }")
+# What is declared decides how much memory a result has; what the body makes is more.
+for _size in (5, 7):
+    simple(f"types: scans of 6 are declared as {_size}", f"""agraph (float[1,1,6] x) => (float[3,1,1,{_size}] y) <bool go = {{1}}> {{
+           f, y = Loop ("", go, x) <body = b (int64 i, bool c, float[] s) => (bool more, float[1,1,6] n, float[] r) <int64 last = {{2}}> {{
+             n = Tanh(s) more = Less(i, last) r = Identity(s) }}> }}""")
 simple("types: declared type is not inferred", "agraph (float[2,3] x) => (int64[2,3] y) { y = Relu(x) }")
 simple("types: one symbol, two sizes", "agraph (float[N,3] x, float[N,3] z, float[2,3] k, float[4,3] l) => (float[N,3] y) "
        "{ a = Add(x, k) b = Add(z, l) y = Add(a, b) }")

@@ -39,13 +39,16 @@ class NestedRun {
     const Graph& g = nested.plan->graph;
     out->inputs.resize(g.inputs().size());
     out->outputs.resize(g.outputs().size());
-    for (ValueId v : g.outputs()) {
-      const Type& t = g.value(v).type;
-      const auto dims = constant_shape(*t.shape);
-      if (!dims) return not_applicable(escape(call.layer), nested.attribute, "an unknown size");
-      const int64_t n = std::accumulate(dims->begin(), dims->end(), int64_t{1}, std::multiplies());
-      out->bytes.push_back(size_bytes(t.dtype, n));
-    }
+    for (const auto& [values, bytes] :
+         {std::pair(&g.outputs(), &out->bytes), std::pair(&g.inputs(), &out->input_bytes)})
+      for (ValueId v : *values) {
+        const Type& t = g.value(v).type;
+        const auto dims = t.shape ? constant_shape(*t.shape) : std::nullopt;
+        if (!dims) return not_applicable(escape(call.layer), nested.attribute, "an unknown size");
+        const int64_t n =
+            std::accumulate(dims->begin(), dims->end(), int64_t{1}, std::multiplies());
+        bytes->push_back(size_bytes(t.dtype, n));
+      }
     const std::vector<ValueId> all = captures(*call.node);
     for (ValueId v : nested.captured)
       out->captured_.push_back(call.node->inputs.size() +
@@ -63,7 +66,7 @@ class NestedRun {
 
   std::vector<const void*> inputs;
   std::vector<void*> outputs;
-  std::vector<int64_t> bytes;  ///< of the outputs
+  std::vector<int64_t> bytes, input_bytes;  ///< bytes: of the outputs
 
  private:
   Lowered lowered_;
@@ -166,6 +169,18 @@ class Control : public Kernel {
   }
   void* result(size_t k) const { return k < results_.size() ? results_[k] : nullptr; }
 
+  /// What the model declares of the node's results need not be what its graphs make. Such a node
+  /// is interpreted, which says so.
+  tl::unexpected<NotApplicable> declared() const {
+    return not_applicable(escape(layer_), call_.node->op.text(),
+                          "its sizes are not those of its graphs");
+  }
+  /// `o` (null: nobody reads it) has `bytes`, or a step along `axis` of it has.
+  static bool fits(const Operand* o, int64_t bytes) { return !o || o->bytes() == bytes; }
+  static bool fits(const Operand* o, int64_t bytes, int64_t axis) {
+    return !o || o->bytes() == bytes * o->dims[static_cast<size_t>(axis)];
+  }
+
   struct State {
     int64_t bytes = 0;
     int64_t places[2] = {};
@@ -201,17 +216,24 @@ class ScanKernel final : public Control {
       const int64_t axis = number(name, k);
       return axis < 0 ? axis + o.rank() : axis;
     };
-    for (size_t k = 0; k < carried; ++k) states_.push_back(state(body_->bytes[k]));
+    for (size_t k = 0; k < carried; ++k) {
+      const int64_t bytes = body_->bytes[k];
+      if (bytes != body_->input_bytes[k] || !fits(&input(k), bytes) || !fits(output(k), bytes))
+        return declared();
+      states_.push_back(state(bytes));
+    }
     for (size_t k = 0; k < scanned; ++k) {
       const Operand& o = input(carried + k);
-      read_.push_back(slices(o, axis_of("scan_input_axes", k, o),
-                             number("scan_input_directions", k) != 0, false));
+      const int64_t axis = axis_of("scan_input_axes", k, o);
+      if (!fits(&o, body_->input_bytes[carried + k], axis)) return declared();
+      read_.push_back(slices(o, axis, number("scan_input_directions", k) != 0, false));
     }
     for (size_t k = 0; k < made; ++k) {
       const Operand* o = output(carried + k);
       const int64_t axis = o ? axis_of("scan_output_axes", k, *o) : 0;
       if (o && (axis < 0 || axis >= o->rank()))
         return not_applicable(escape(layer_), n.op.text(), "an axis that is none");
+      if (!fits(o, body_->bytes[carried + k], axis)) return declared();
       written_.push_back(o ? slices(*o, axis, number("scan_output_directions", k) != 0, true)
                            : Slices{0, 0, false, {}, take(body_->bytes[carried + k])});
     }
@@ -255,9 +277,16 @@ class LoopKernel final : public Control {
   Applicable<> build(Context& context) {
     FERRULE_ASSIGN(body_, NestedRun::make(context, call_, (*call_.nested)[0]));
     const size_t carried = call_.node->inputs.size() - 2;
-    for (size_t k = 0; k < carried; ++k) states_.push_back(state(body_->bytes[1 + k]));
+    for (size_t k = 0; k < carried; ++k) {
+      const int64_t bytes = body_->bytes[1 + k];
+      if (bytes != body_->input_bytes[2 + k] || !fits(&input(2 + k), bytes) ||
+          !fits(output(k), bytes))
+        return declared();
+      states_.push_back(state(bytes));
+    }
     for (size_t k = carried; k + 1 < body_->outputs.size(); ++k) {
       const Operand* o = output(k);
+      if (o && (o->rank() < 1 || !fits(o, body_->bytes[1 + k], 0))) return declared();
       written_.push_back(
           o ? slices(*o, 0, false, true)
             : Slices{std::numeric_limits<int64_t>::max(), 0, false, {}, take(body_->bytes[1 + k])});
@@ -321,6 +350,7 @@ class BranchKernel final : public Control {
     for (size_t b = 0; b < 2; ++b) {
       FERRULE_ASSIGN(branches_[b], NestedRun::make(context, call_, (*call_.nested)[b]));
       for (size_t k = 0; k < branches_[b]->outputs.size(); ++k) {
+        if (!fits(output(k), branches_[b]->bytes[k])) return declared();
         if (unread_.size() <= k) unread_.push_back(-1);
         if (!output(k)) unread_[k] = take(branches_[b]->bytes[k]);
       }
