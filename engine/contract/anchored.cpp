@@ -91,13 +91,16 @@ Accept accepts_tail(const Graph& g, NodeId anchor, std::span<const NodeId> tail,
     }
     ++operands;
     const Value& r = g.value(region->inputs[k]);
-    if (r.type.dtype != y.dtype ||
-        !epilogue_operand(r.type, y, channel_axis(g, g.node(anchor), contract), any_spread))
+    const int channel = channel_axis(g, g.node(anchor), contract);
+    if (r.type.dtype != y.dtype || !epilogue_operand(r.type, y, channel, any_spread)) {
+      const char* each = channel < 0          ? ""
+                         : contract == "gemm" ? ", nor one for each column"
+                                              : ", nor one for each channel";
       return no(
-          fmt::format("{} is {}: neither one number, nor one for each {}, nor as many as {} "
-                      "has ({}), which is what the library takes",
-                      escape(r.name), str(r.type), contract == "gemm" ? "column" : "channel",
-                      escape(g.value(from).name), str(y)));
+          fmt::format("{} is {}: neither one number{}, nor of the shape and type of {} ({}), "
+                      "which is what the library takes",
+                      escape(r.name), str(r.type), each, escape(g.value(from).name), str(y)));
+    }
     if (lies_plain(g, region->inputs[k], y, contract))
       return no(fmt::format(
           "{} is {} and has fewer axes than {} ({}): it does not lie in memory as images "
