@@ -166,8 +166,8 @@ Result<NamedShapes> parse_shapes(const std::string& text, NamedShapes* most) {
       if (dots != std::string::npos && !most)
         return error(Code::usage, "--shapes",
                      fmt::format("{} has the range {}; explain, why and missed take ranges, here "
-                                 "pass one size, such as {}, or none: a model without --shapes "
-                                 "takes any size",
+                                 "pass one size, such as {}, or none where the model leaves it "
+                                 "open",
                                  escape(text), size, *high));
       all.back().second.push_back(*low);
       if (most) most->back().second.push_back(*high);

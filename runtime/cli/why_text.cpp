@@ -182,7 +182,9 @@ std::string unlock_text(const Unlock& u) {
   if (!u.tried) return out;
   if (u.gives.empty()) return out + "; tried: it fires, and the layer stays as it is";
   out += fmt::format("; tried: layer \"{}\"", safe(u.gives, 160));
-  return u.saves > 0 ? out + fmt::format(", {} less through memory", bytes_text(u.saves)) : out;
+  return u.saves > 0
+             ? out + fmt::format(", the model moves {} less through memory", bytes_text(u.saves))
+             : out;
 }
 
 void print_unlocks(const std::vector<Unlock>& all, const std::string& before) {
