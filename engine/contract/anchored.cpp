@@ -74,8 +74,8 @@ Accept accepts_tail(const Graph& g, NodeId anchor, std::span<const NodeId> tail,
   const ValueId from = g.node(anchor).outputs[0];
   const bool any_spread = facts.generated_tail || spreads_any(facts.library);
   if (facts.max_epilogue_ops < static_cast<int>(tail.size()))
-    return no(fmt::format("{} operators behind the {}, {} are taken", tail.size(), contract,
-                          facts.max_epilogue_ops));
+    return no(fmt::format("{} operators stand behind the {}, and its epilogue takes {}",
+                          tail.size(), contract, facts.max_epilogue_ops));
   ValueId last = g.node(tail.back()).outputs[0];
   std::array<ValueId, 1> outputs{last};
   auto region = lower_region(ops, g, tail, outputs);
@@ -91,20 +91,32 @@ Accept accepts_tail(const Graph& g, NodeId anchor, std::span<const NodeId> tail,
     }
     ++operands;
     const Value& r = g.value(region->inputs[k]);
-    if (r.type.dtype != y.dtype ||
-        !epilogue_operand(r.type, y, channel_axis(g, g.node(anchor), contract), any_spread))
-      return no(fmt::format("operand {} {} cannot be spread over {} by the library", escape(r.name),
-                            str(r.type), str(y)));
-    if (lies_plain(g, region->inputs[k], y, contract))
+    const int channel = channel_axis(g, g.node(anchor), contract);
+    if (r.type.dtype != y.dtype || !epilogue_operand(r.type, y, channel, any_spread)) {
+      const char* each = channel < 0          ? ""
+                         : contract == "gemm" ? ", nor one for each column"
+                                              : ", nor one for each channel";
       return no(
-          fmt::format("operand {} {} has fewer axes than {}, so that it does not lie channels-last",
-                      escape(r.name), str(r.type), str(y)));
+          fmt::format("{} is {}: neither one number{}, nor of the shape and type of {} ({}), "
+                      "which is what the library takes",
+                      escape(r.name), str(r.type), each, escape(g.value(from).name), str(y)));
+    }
+    if (lies_plain(g, region->inputs[k], y, contract))
+      return no(fmt::format(
+          "{} is {} and has fewer axes than {} ({}): it does not lie in memory as images "
+          "do, channels last",
+          escape(r.name), str(r.type), escape(g.value(from).name), str(y)));
   }
   if (result == 0xffffffffu) return no("the tail does not read the result");
   if (operands > facts.max_operands)
-    return no(fmt::format("{} operands, {} are taken", operands, facts.max_operands));
+    return no(
+        fmt::format("the operators behind the {} read {} more tensors, and its epilogue takes {}",
+                    contract, operands, facts.max_operands));
   if (facts.generated_tail) return yes();
   const auto steps = to_post_ops(region->program, result, Deviations::all);
+  if (!steps && tail.size() > kMostPostOps)
+    return no(fmt::format("{} operators stand behind the {}, and its epilogue takes {}",
+                          tail.size(), contract, kMostPostOps));
   if (!steps) return no("the library has no epilogue for " + operators_of(g, tail));
   const bool image = y.rank() >= 3;  // windows slide over channels-last images
   return library_takes({&target, contract, &g, anchor, image, *steps, region->inputs});

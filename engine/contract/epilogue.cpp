@@ -352,7 +352,7 @@ class Matcher {
     std::vector<PostOp> ops;
     while (value != result) {
       auto step = longest(value, allowed);
-      if (!step || ops.size() >= 16) return std::nullopt;
+      if (!step || ops.size() >= kMostPostOps) return std::nullopt;
       ops.push_back(std::move(step->op));
       value = step->root;
     }

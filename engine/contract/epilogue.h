@@ -40,6 +40,8 @@ struct PostOp {
   Deviation deviation;
 };
 
+inline constexpr size_t kMostPostOps = 16;  ///< of one epilogue
+
 /// The operations that turn the anchor's result (program input `anchor_input`) into the program's
 /// only output, in order; nothing if no sequence of rows with no more than these deviations does.
 std::optional<std::vector<PostOp>> to_post_ops(const Program& program, uint32_t anchor_input,

@@ -23,14 +23,19 @@ Accept suits(const Graph& g, const ContractRole& role, Bindings& names, bool exp
       return fmt::format("{} has rank {}, {} is {}", name(), rank, role.name, role.text());
     });
   if (role.constant && !g.constant(v))
-    return refuse(Truth::no,
-                  [&] { return fmt::format("{} is computed; kernels want a constant", name()); });
+    return refuse(Truth::no, [&] {
+      return fmt::format("{} is {}; the kernel wants a constant", name(), origin_of(g, v));
+    });
   for (size_t k = 0; k < own; ++k)
     names.dims.try_emplace(role.axes[k], (*shape)[role.run ? rank - own + k : k]);
   return answer::yes();
 }
 
 }  // namespace
+
+std::string_view origin_of(const Graph& g, ValueId v) {
+  return g.value(v).is_input ? "an input of the model" : "computed";
+}
 
 Accept Requirements::ask(const Target& target, const Semantics& ops, bool explain) {
   for (const ContractRole& role : contract.roles)

@@ -10,6 +10,9 @@
 
 namespace ferrule {
 
+/// "an input of the model", "computed": where a value that is no constant comes from.
+std::string_view origin_of(const Graph& g, ValueId v);
+
 struct Requirements {
   const Graph& graph;
   const Contract& contract;

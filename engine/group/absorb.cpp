@@ -143,7 +143,7 @@ class Tail {
             ctx_.trace->refused_at(u.node))
           continue;
         if (blocked_)
-          text(u.node, "D2", needed(g_.value(v), v));
+          text(u.node, "D2", needed(g_.value(blocked_), blocked_));
         else if (nodes_.size() >= static_cast<size_t>(spec_.max_ops))
           text(u.node, "structure",
                fmt::format("the layer has its {} node{} behind the first already", spec_.max_ops,
@@ -190,7 +190,7 @@ class Tail {
     open_.emplace_back(v, outside);
     if (value.is_output || captured_by(value) || outside > 4 * static_cast<size_t>(spec_.max_ops) ||
         outside == 0) {
-      blocked_ = true;
+      blocked_ = v;
       return;
     }
     for (const Use& u : value.uses)
@@ -292,7 +292,7 @@ class Tail {
   std::vector<NodeId> nodes_;
   std::vector<ValueId> read_;                     // operands from outside
   std::vector<std::pair<ValueId, size_t>> open_;  // values with readers outside, and how many
-  bool blocked_ = false;                          // one of them will stay open
+  ValueId blocked_;                               // the one of them that will stay open
   std::optional<Rejection> refused_;              // the first candidate that was not taken
   using Pending = std::pair<std::pair<int, uint32_t>, NodeId>;
   std::priority_queue<Pending, std::vector<Pending>, std::greater<>> pending_;

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "engine/base/diagnostics.h"
+#include "engine/contract/requirements.h"
 #include "engine/group/body.h"
 #include "engine/match/match_rule.h"
 #include "engine/match/pattern_matcher.h"
@@ -140,7 +141,8 @@ class Binder {
       p.axes.push_back(k < 0 ? AxisMap::value_type{} : whole[static_cast<size_t>(k)]);
     p.axes.insert(p.axes.end(), whole.begin() + static_cast<std::ptrdiff_t>(at->rest), whole.end());
     if (role.constant && !g_.constant(p.value))
-      return refuse(spec.role, "{} is computed; kernels want a constant", value_text(g_, p.value));
+      return refuse(spec.role, "{} is {}; the kernel wants a constant", value_text(g_, p.value),
+                    origin_of(g_, p.value));
     placed_.push_back(std::move(p));
     return true;
   }

@@ -138,10 +138,14 @@ class Regions {
     }
     for (size_t k = 0; k < n.outputs.size(); ++k)
       if (auto m = movement_of(g_, n, k); !m) {
-        miss(id, "structure", m.error().reason());
+        miss(id, "structure", not_followed(id, m.error().reason()));
         return false;
       }
     return allowed(id, n);
+  }
+
+  std::string not_followed(NodeId n, std::string_view reason) const {
+    return fmt::format("a kernel cannot read through {}: {}", node_text(g_, n), cause_of(reason));
   }
 
   bool allowed(NodeId id, const Node& n) {

@@ -21,6 +21,15 @@
 namespace ferrule {
 namespace {
 
+std::string axes_text(const RowAxes& axes) {
+  std::string out;
+  size_t count = 0;
+  for (size_t k = 0; k < axes.reduced.size(); ++k)
+    if (axes.reduced[k]) out += fmt::format("{}{}", count++ ? ", " : "", k);
+  if (axes.groups) return fmt::format("{} groups of axis 1", axes.groups);
+  return (count == 1 ? "axis " : "axes ") + out;
+}
+
 class RowRegions {
  public:
   RowRegions(const Rule& rule, const MatchContext& ctx, std::vector<Rejection>* misses)
@@ -54,7 +63,8 @@ class RowRegions {
         plain(seed) ? row_axes(ctx_.ops, g_, g_.node(seed)) : Applicable<RowAxes>(RowAxes{});
     if (!axes || axes->reduced.empty()) {
       refuse(seed, "structure", [&] {
-        return axes ? std::string("the type of its result is not known") : axes.error().reason();
+        return axes ? std::string("the type of its result is not known")
+                    : std::string(cause_of(axes.error().reason()));
       });
       return miss(seed);
     }
@@ -174,7 +184,14 @@ class RowRegions {
     auto axes = row_axes(ctx_.ops, g_, g_.node(c));
     const Type& x = g_.value(g_.node(c).inputs[0]).type;
     if (axes && *axes == axes_ && *x.shape == row_) return true;
-    return refuse(c, "structure", [&] { return node_text(g_, c) + " has other rows"; });
+    return refuse(c, "structure", [&] {
+      if (!axes)
+        return fmt::format("the rows of {} are not known: {}", node_text(g_, c),
+                           cause_of(axes.error().reason()));
+      return fmt::format("{} works along {} of {}, {} along {} of {}", node_text(g_, c),
+                         axes_text(*axes), str(x), node_text(g_, members_[0]), axes_text(axes_),
+                         str(g_.value(g_.node(members_[0]).inputs[0]).type));
+    });
   }
 
   /// A node in front whose result may be needed elsewhere: a further one of the kernel. Not where

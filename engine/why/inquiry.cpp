@@ -25,6 +25,40 @@ std::set<std::string> node_names(const Graph& g, const Match& m) {
   for (NodeId n : m.nodes) out.insert(g.node(n).name);
   return out;
 }
+/// Whether one of the calls, the outermost aside or not, is of the node's operator.
+bool calls(const PatternExpr& e, const Node& n, const Semantics& ops) {
+  if (e.kind == PatternExpr::Kind::call && !e.optional && has_head(n, e.ops, e.classes, ops))
+    return true;
+  auto inner = [&](const PatternExpr& x) { return calls(x, n, ops); };
+  return std::ranges::any_of(e.args, [&](const auto& a) { return inner(*a); }) ||
+         std::ranges::any_of(e.choices, [&](const auto& c) { return inner(*c.second); });
+}
+bool takes_as_anchor(const Rule& rule, const Node& n, const Semantics& ops) {
+  return !(rule.region.ops.empty() && rule.region.classes.empty()) &&
+         calls(*rule.match.root().expr, n, ops);
+}
+/// Whether the pattern's expression may be such a node, what is optional left out.
+bool may_be(const Rule& rule, const PatternExpr& e, const Node& n, const Semantics& ops) {
+  auto inner = [&](const PatternExpr& x) { return may_be(rule, x, n, ops); };
+  switch (e.kind) {
+    case PatternExpr::Kind::call:
+      return has_head(n, e.ops, e.classes, ops) ||
+             (e.optional && !e.args.empty() && inner(*e.args[0]));
+    case PatternExpr::Kind::alternatives:
+      return std::ranges::any_of(e.choices, [&](const auto& c) { return inner(*c.second); });
+    case PatternExpr::Kind::reference:
+      return std::ranges::any_of(rule.match.lines, [&](const PatternLine& l) {
+        return contains(l.results, e.name) && inner(*l.expr);
+      });
+    default:
+      return false;
+  }
+}
+/// Right in front of the pattern's last node.
+bool takes_inside(const Rule& rule, const Node& n, const Semantics& ops) {
+  return std::ranges::any_of(rule.match.root().expr->args,
+                             [&](const auto& a) { return may_be(rule, *a, n, ops); });
+}
 std::string step_text(const Step& s, size_t k) {
   return fmt::format("step {} ({}): {}", k + 1, s.rule.empty() ? "constant folding" : s.rule,
                      escape(s.text));
@@ -75,6 +109,58 @@ std::string Inquiry::State::meaning(const Found& f) {
   return fmt::format("; the model's opset defines {} as {}", escape(name), text);
 }
 
+/// Of a number that the pattern wants where another value is: which node reads it.
+std::string Inquiry::State::read_by(const Found& f) const {
+  const MatchTrace& t = f.trace;
+  if (f.rejection.stage != Rejection::Stage::structure || !t.failed || !t.value ||
+      t.failed->kind == PatternExpr::Kind::call)
+    return "";
+  const auto& uses = f.graph->value(t.value).uses;
+  return uses.size() == 1 ? ", as an operand of " + node_text(*f.graph, uses[0].node) : "";
+}
+
+/// Of a node in the place of one that the rule wants: that it is there, right in front of it.
+std::string Inquiry::State::stands_between(const Found& f, const Rule& rule) const {
+  const MatchTrace& t = f.trace;
+  const Graph& g = *f.graph;
+  if (rule.kind != RuleKind::window || f.rejection.stage != Rejection::Stage::structure ||
+      !t.failed || !f.path.empty())
+    return "";
+  const NodeId at = t.value ? g.value(t.value).producer : t.node;
+  if (!at || g.node(at).outputs.size() != 1) return "";
+  auto taken = [&](const PatternExpr* e) {
+    return std::ranges::any_of(t.nodes, [&](const auto& n) { return n.first == e; });
+  };
+  for (ValueId v : g.node(at).inputs) {
+    const NodeId front = v ? g.value(v).producer : NodeId();
+    if (!front) continue;
+    for (const PatternLine& l : rule.match.lines)
+      if (const PatternExpr& e = *l.expr; e.kind == PatternExpr::Kind::call && !e.ops.empty() &&
+                                          !taken(&e) &&
+                                          has_head(g.node(front), e.ops, {}, o.knowledge->ops))
+        for (const Use& u : g.value(g.output(at)).uses)
+          return fmt::format("; it stands between {} and {}, which the rule takes",
+                             node_text(g, front), node_text(g, u.node));
+  }
+  return "";
+}
+
+/// Which override file set the numbers that a condition compares with.
+std::string Inquiry::State::overridden(const Rule& rule, const Rejection& r) const {
+  if (r.stage != Rejection::Stage::condition) return "";
+  std::string out;
+  for (const auto* where : {&rule.where, &rule.region.where})
+    for (const Condition& c : *where) {
+      if (c.id != r.id || !c.expr) continue;
+      const std::vector<std::string> asked = ferrule::names(*c.expr);
+      for (const Override& e : o.knowledge->overrides)
+        for (const Override::Setting& s : e.set)
+          if (e.concerns(o.knowledge->target) && e.means(rule) && contains(asked, s.name))
+            out += fmt::format("; {} sets {} to {}", e.place(), s.name, escape(s.value.text));
+    }
+  return out;
+}
+
 std::optional<Draft> Inquiry::State::consider(const Rule& rule,
                                               const std::vector<std::string>& asked, bool fired) {
   const auto& snaps = o.fused.snapshots;
@@ -115,7 +201,8 @@ std::optional<Draft> Inquiry::State::consider(const Rule& rule,
   if (first && (!last || first->failures < last->failures)) last = std::move(first), at = &start;
   if (!last || last->match) return std::nullopt;
   c.found = std::move(*last);
-  c.found.rejection.why += meaning(c.found);
+  c.found.rejection.why += read_by(c.found) + stands_between(c.found, rule) + meaning(c.found) +
+                           overridden(rule, c.found.rejection);
   if (at == &start && &start != &end) {
     std::set<std::string> nodes;
     for (const auto& [_, n] : c.found.trace.nodes) nodes.insert(start.node(n).name);
@@ -206,9 +293,18 @@ std::string Inquiry::State::otherwise(const std::vector<std::string>& names,
             : fmt::format("is a layer of its own ({}), which no rule fuses with them", by)));
   }
   if (!apart.empty()) return joined(apart, 2);
-  if (names.size() == 2)
-    return fmt::format("no rule fuses {} into the layer of {} ({} and {})", escape(names[1]),
-                       escape(names[0]), contract(names[0]), contract(names[1]));
+  auto with_op = [&](const std::string& n) {
+    auto op = ops.find(n);
+    return op == ops.end() ? escape(n) : fmt::format("{} ({})", escape(n), escape(op->second));
+  };
+  if (names.size() == 2) {
+    std::string text =
+        fmt::format("no rule fuses {} into the layer of {}", with_op(names[1]), with_op(names[0]));
+    if (interpreted(names[1])) text += "; it has no kernel and is interpreted";
+    if (const std::string rules = takers(names[0]); !rules.empty())
+      text += "; rules that take what follows such a node: " + rules;
+    return text;
+  }
   const NodeId id = o.model->find_node(names[0]);
   if (!id) return "";
   std::vector<std::string> beside;
@@ -231,6 +327,35 @@ std::string Inquiry::State::otherwise(const std::vector<std::string>& names,
   for (size_t k = 0; k < beside.size(); ++k)
     text += (k == 0 ? "" : k + 1 == beside.size() ? " or " : ", ") + beside[k];
   return "no rule fuses it with its neighbours: " + text;
+}
+
+bool Inquiry::State::interpreted(const std::string& name) const {
+  auto it = layers.find(name);
+  return it != layers.end() && std::ranges::all_of(it->second, [&](size_t k) {
+           return o.plan.layers[k].contract == "interpret";
+         });
+}
+
+std::string Inquiry::State::takers(const std::string& name) const {
+  const NodeId id = o.model->find_node(name);
+  if (!id) return "";
+  const Knowledge& k = *o.knowledge;
+  std::string out;
+  for (const auto& rule : k.rules.rules) {
+    const bool absorbs = rule->kind == RuleKind::absorb;
+    if ((!absorbs && rule->kind != RuleKind::window) || !rule->enabled || off_type(*rule) ||
+        !k.target.contracts.contains(rule->contract) || rule->match.lines.empty())
+      continue;
+    const PatternExpr& root = *rule->match.root().expr;
+    std::string what;
+    if (absorbs && takes_as_anchor(*rule, o.model->node(id), k.ops))
+      what = words_of(rule->region);
+    else if (!absorbs && root.kind == PatternExpr::Kind::call &&
+             takes_inside(*rule, o.model->node(id), k.ops))
+      what = head_words(root);
+    if (!what.empty()) out += fmt::format("{}{} ({})", out.empty() ? "" : ", ", rule->id, what);
+  }
+  return out;
 }
 
 std::string reason(const Considered& c) {
@@ -288,6 +413,28 @@ std::vector<Draft> Inquiry::State::candidates(const std::vector<std::string>& as
       return c.worth == 0 && c.c.state == Considered::State::refused &&
              c.found.rejection.stage == Rejection::Stage::structure && c.found.failures > 101;
     });
+  return out;
+}
+
+std::vector<Draft> Inquiry::State::not_removed(const std::vector<std::string>& asked,
+                                               int64_t bytes) {
+  std::vector<Draft> out;
+  for (const std::string& n : asked) {
+    if (!interpreted(n)) continue;
+    for (const auto& rule : o.knowledge->rules.rules) {
+      if (rule->kind != RuleKind::rewrite || off_type(*rule) || pattern_nodes(*rule) > 1) continue;
+      auto c = consider(*rule, {n}, false);
+      if (!c || c->c.state != Considered::State::refused) continue;
+      const PatternExpr* want = c->found.trace.failed;
+      const bool number = want && want->kind == PatternExpr::Kind::number;
+      if (c->found.rejection.stage != Rejection::Stage::condition && !number) continue;
+      describe(*c);
+      c->c.bytes = bytes;
+      propose(*c, o, attempts);
+      c->worth = static_cast<double>(bytes);
+      out.push_back(std::move(*c));
+    }
+  }
   return out;
 }
 
@@ -413,6 +560,7 @@ Result<NodeAnswer> Inquiry::node(std::string_view asked, std::string_view rule, 
   const std::vector<std::string> names{name};
   Trials trials(s.o, s.sizes, tries);
   std::vector<Draft> all = s.candidates(names, only);
+  if (all.empty() && !only) all = s.not_removed(names, 0);
   if (all.empty() && only && out.outcome.kind == Outcome::Kind::layer) all = s.far(*only, name);
   std::vector<std::string> around = names;
   for (const Draft& c : all)

@@ -9,6 +9,8 @@ struct Inquiry::State {
   explicit State(const Observed& observed);
 
   Outcome outcome(const std::string& name) const;
+  /// The layer of a nested graph's plan that holds the node; none: that graph is not planned.
+  const Layer* nested_layer(const std::string& name) const;
   /// All rules that have to do with the nodes together, nearest first; `only`: just that one.
   /// `path`: as concerns'.
   std::vector<Draft> candidates(const std::vector<std::string>& names, const Rule* only,
@@ -21,6 +23,9 @@ struct Inquiry::State {
   /// The first `most` of them with their history and tried unlocks.
   std::vector<Considered> detailed(std::vector<Draft> all, const std::vector<std::string>& names,
                                    size_t most, Trials& trials);
+  /// Rewrites that would remove one of these nodes, which nothing else can run, and why they do
+  /// not.
+  std::vector<Draft> not_removed(const std::vector<std::string>& names, int64_t bytes);
   Result<const Rule*> rule(std::string_view id) const;
 
   /// Bytes that go through memory between layers of the plan, and would not if the rule had fired.
@@ -30,6 +35,11 @@ struct Inquiry::State {
   /// Of a node, or of two: that no rule is for them.
   std::string otherwise(const std::vector<std::string>& names,
                         const std::vector<std::string>& between = {}) const;
+  /// "conv_activation (pointwise operators), conv_pool (MaxPool or AveragePool)": the rules that
+  /// take something behind such a node, and what; empty: there is none.
+  std::string takers(const std::string& name) const;
+  /// Whether nothing but the interpreter runs it.
+  bool interpreted(const std::string& name) const;
 
   const Observed& o;
   const Sizes sizes;
@@ -48,6 +58,9 @@ struct Inquiry::State {
   std::string history(const Rule& rule, const std::vector<std::string>& names);
   bool declined(const Rule& rule, const Found& f, Rejection& why) const;
   std::string meaning(const Found& f);
+  std::string read_by(const Found& f) const;
+  std::string stands_between(const Found& f, const Rule& rule) const;
+  std::string overridden(const Rule& rule, const Rejection& r) const;
 };
 
 }  // namespace ferrule::why

@@ -114,6 +114,7 @@ class Edges {
     std::vector<Draft> all = s_.candidates(ends, nullptr);
     // What recognises or prepares is the reason where no rule that fuses came near.
     if (std::ranges::any_of(all, owns)) std::erase_if(all, std::not_fn(owns));
+    if (all.empty()) all = s_.not_removed(ends, e.bytes);
     const std::string &x = contract_.at(e.from), &y = contract_.at(e.to);
     const bool structure = !all.empty() && all[0].c.state == Considered::State::refused &&
                            all[0].found.rejection.stage == Rejection::Stage::structure;

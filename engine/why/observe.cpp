@@ -123,6 +123,25 @@ Result<Outcome> Inquiry::outcome(std::string_view asked) const {
   return state_->outcome(name);
 }
 
+namespace {
+
+const Layer* layer_in(const std::map<NodeId, std::vector<NestedPlan>>& nested,
+                      const std::string& name) {
+  for (const auto& [_, graphs] : nested)
+    for (const NestedPlan& n : graphs) {
+      for (const Layer& l : n.plan->layers)
+        if (contains(l.nodes, name)) return &l;
+      if (const Layer* l = layer_in(n.plan->nested, name)) return l;
+    }
+  return nullptr;
+}
+
+}  // namespace
+
+const Layer* Inquiry::State::nested_layer(const std::string& name) const {
+  return layer_in(o.plan.nested, name);
+}
+
 Outcome Inquiry::State::outcome(const std::string& name) const {
   Outcome f;
   f.name = name;
@@ -147,10 +166,15 @@ Outcome Inquiry::State::outcome(const std::string& name) const {
     const auto& [inner, owner] = nested.at(name);
     f.kind = Outcome::Kind::nested;
     f.op = inner;
-    f.text = fmt::format(
-        "{} lies in a nested graph of {}: its operators are rewritten there, and each runs by "
-        "itself",
-        with_op(f), escape(owner));
+    f.text = fmt::format("{} lies in a nested graph of {}, and kernels end where that does",
+                         with_op(f), escape(owner));
+    if (const Layer* l = nested_layer(name))
+      f.text += l->nodes.size() == 1
+                    ? fmt::format("; there it is a layer of its own ({})", l->contract)
+                    : fmt::format("; there it is part of layer \"{}\" ({}){}", escape(l->name),
+                                  l->contract, l->rule.empty() ? "" : " by rule " + l->rule);
+    else
+      f.text += "; that graph is interpreted, node by node, as not all of its sizes are known";
     return f;
   }
   std::string way;

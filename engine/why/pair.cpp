@@ -158,6 +158,7 @@ void same_layer(PairAnswer& out, const Inquiry::State& s, const Relation& r) {
         escape(out.a.name), escape(out.b.name),
         kernels.size() == 2 ? "two" : std::to_string(kernels.size()), quoted_layer(s.o, layer),
         escape(out.a.name), *a + 1, escape(out.b.name), *b + 1);
+    if (layer < s.o.apart.size()) out.otherwise = s.o.apart[layer];
   } else {
     out.text = fmt::format("{} and {} are one layer already: {}", escape(out.a.name),
                            escape(out.b.name), quoted_layer(s.o, layer));
@@ -230,6 +231,14 @@ Result<PairAnswer> Inquiry::pair(std::string_view first, std::string_view second
   {
     const Relation r(s, out.a, out.b);
     if (r.same_layer()) return same_layer(out, s, r), out;
+    const auto inside = s.nested.find(a);
+    const Layer* l = inside == s.nested.end() ? nullptr : s.nested_layer(a);
+    if (l && s.nested.contains(b) && l == s.nested_layer(b)) {
+      out.kind = PairAnswer::Kind::same;
+      out.text = fmt::format("{} and {} are one layer already: \"{}\", in a nested graph of {}",
+                             escape(a), escape(b), escape(l->name), escape(inside->second.second));
+      return out;
+    }
     if (out.a.layers.empty() || out.b.layers.empty()) return gone(out), out;
     out.path = r.path(a, b);
     if (out.path.empty() && !(out.path = r.path(b, a)).empty()) std::swap(out.a, out.b);
@@ -287,6 +296,8 @@ Result<PairAnswer> Inquiry::pair(std::string_view first, std::string_view second
       if (std::ranges::any_of(all, [&](const Draft& x) { return x.c.rule == c.c.rule; })) continue;
       all.push_back(std::move(c));
     }
+  if (!only)
+    for (Draft& c : s.not_removed(out.blockers, bytes)) all.push_back(std::move(c));
   std::ranges::stable_sort(all, leads);
   if (!left.empty()) {  // the one that did not take the reader might have
     std::vector<Draft> own = s.candidates({left, reader}, only);

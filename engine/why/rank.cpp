@@ -61,7 +61,11 @@ bool recognises(const Rule& rule) {
 }
 
 bool value_missed(const Draft& c, const Semantics& ops) {
-  return !structure(c) || (c.found.trace.failed && !other_operator(c, ops));
+  const MatchTrace& t = c.found.trace;
+  if (!structure(c)) return true;
+  if (!t.failed || other_operator(c, ops)) return false;
+  // What is computed where a number belongs is no other number.
+  return t.failed->kind == PatternExpr::Kind::call || !t.value || c.found.graph->constant(t.value);
 }
 
 bool concerns(const Draft& c, const Observed& o, const Subjects& subjects,

@@ -23,6 +23,7 @@ struct Observed {
   /// ONNX node names by layer and kernel, where a layer is several
   /// (codegen/program/kernel_nodes.h); empty: not known.
   std::vector<std::vector<std::vector<std::string>>> kernels;
+  std::vector<std::string> apart;  ///< by layer: why it is several kernels; empty: not known
 };
 /// `imported` with ImportOptions::own_origins.  errors: those of fuse and make_plan.
 Result<Observed> observe(Imported imported, std::shared_ptr<const Knowledge> knowledge,

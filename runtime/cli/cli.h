@@ -54,10 +54,17 @@ Result<EngineOptions> rule_options(const Common& common);
 Result<SessionOptions> session_options(const Common& common);
 /// What library epilogues may do.
 LowerOptions lower_options(const Common& common);
+/// Why a layer's library call does not take its tail; empty: it does, or there is none.
+std::string tail_apart(const LoweredLayer& layer);
 /// "x:1x3x224x224" or "x:1,3,224,224", and several: "a:1x16,b:1x16". `most`: a size may be a range,
 /// "x:1..8x3", whose end is written there. errors: usage.
 using NamedShapes = std::vector<std::pair<std::string, std::vector<int64_t>>>;
 Result<NamedShapes> parse_shapes(const std::string& text, NamedShapes* most = nullptr);
+/// "x:1x3", as --shapes has it.
+std::string shapes_text(const std::string& name, const std::vector<int64_t>& dims);
+/// Puts the largest sizes in the place of ranges in --shapes, for commands that ask one plan, and
+/// returns them, "x:8x3"; empty: there is no range.
+Result<std::string> take_largest(Common& common);
 
 /// A model and what plans it.
 struct Loaded {

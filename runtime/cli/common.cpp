@@ -63,7 +63,8 @@ void add_common(CLI::App& command, Common& common, bool model) {
                    "a file of `ferrule tune`: which implementations to use")
       ->type_name("FILE");
   group->add_option("--shapes", common.shapes,
-                    "input shapes: name:1x3x224x224; explain takes ranges, name:1..8x3x224x224");
+                    "input shapes: name:1x3x224x224; explain, why and missed take ranges, "
+                    "name:1..8x3x224x224");
   group->add_option("--limit", common.limits, "NAME=VALUE, raises a limit");
   group
       ->add_option(
@@ -164,15 +165,34 @@ Result<NamedShapes> parse_shapes(const std::string& text, NamedShapes* most) {
       if (!low || !high || *high < *low) return malformed();
       if (dots != std::string::npos && !most)
         return error(Code::usage, "--shapes",
-                     fmt::format("{} has the range {}, which explain takes; everything else is for "
-                                 "one size (a session plans for each when it comes)",
-                                 escape(text), size));
+                     fmt::format("{} has the range {}; explain, why and missed take ranges, here "
+                                 "pass one size, such as {}, or none where the model leaves it "
+                                 "open",
+                                 escape(text), size, *high));
       all.back().second.push_back(*low);
       if (most) most->back().second.push_back(*high);
       from = x + 1;
     }
   }
   return all;
+}
+
+std::string shapes_text(const std::string& name, const std::vector<int64_t>& dims) {
+  return fmt::format("{}:{}", name, fmt::join(dims, "x"));
+}
+
+Result<std::string> take_largest(Common& common) {
+  std::vector<std::string> largest;
+  bool any = false;
+  for (const std::string& text : common.shapes) {
+    NamedShapes high;
+    FERRULE_ASSIGN(const NamedShapes low, parse_shapes(text, &high));
+    any = any || low != high;
+    for (const auto& [name, dims] : high) largest.push_back(shapes_text(name, dims));
+  }
+  if (!any) return std::string();
+  common.shapes = largest;
+  return fmt::format("{}", fmt::join(largest, ","));
 }
 
 Result<EngineOptions> engine_options(const Common& common) {
@@ -240,6 +260,13 @@ Result<SessionOptions> session_options(const Common& common) {
 
 LowerOptions lower_options(const Common& common) {
   return {.strict = common.strict, .fast_math = common.fast_math};
+}
+
+std::string tail_apart(const LoweredLayer& layer) {
+  std::string out;
+  for (const Launch& l : layer.launches)
+    if (!l.tail_apart.empty()) out += (out.empty() ? "" : "; ") + l.tail_apart;
+  return out;
 }
 
 Result<Loaded> load_model(const Common& common, bool contents) {

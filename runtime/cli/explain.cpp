@@ -59,14 +59,6 @@ void write_operators(const Graph& g, NodeId id, JsonStream& out) {
   for (NodeId inner : n.body->order()) write_operators(*n.body, inner, out);
 }
 
-/// Why a layer's library call does not take its tail; empty: it does, or there is none.
-std::string tail_apart(const LoweredLayer& layer) {
-  std::string out;
-  for (const Launch& l : layer.launches)
-    if (!l.tail_apart.empty()) out += (out.empty() ? "" : "; ") + l.tail_apart;
-  return out;
-}
-
 /// A role's operand, and the way in which its axes lie there.
 std::string operand_text(const Graph& g, const Node& n, const RoleTensor& t) {
   const ValueId v = t.result ? n.outputs[t.slot] : n.inputs[t.slot];
@@ -213,24 +205,20 @@ struct Ranges {
 /// Plans for both ends and for open sizes; `common` is for the largest afterwards.
 Result<Ranges> plan_ranges(Common& common) {
   Ranges out;
+  const std::vector<std::string> given = common.shapes;
+  FERRULE_ASSIGN(out.largest, take_largest(common));
+  if (out.largest.empty()) return out;
   Common least = common, open = common;
   least.shapes.clear(), open.shapes.clear();
-  std::vector<std::string> largest;
-  bool any = false;
-  for (const std::string& text : common.shapes) {
+  for (const std::string& text : given) {
     NamedShapes high;
     FERRULE_ASSIGN(const NamedShapes low, parse_shapes(text, &high));
     for (size_t k = 0; k < low.size(); ++k) {
-      const auto flag = [&](const std::vector<int64_t>& dims) {
-        return fmt::format("{}:{}", low[k].first, fmt::join(dims, "x"));
-      };
-      least.shapes.push_back(flag(low[k].second));
-      largest.push_back(flag(high[k].second));
+      least.shapes.push_back(shapes_text(low[k].first, low[k].second));
       if (low[k] == high[k]) {
-        open.shapes.push_back(flag(low[k].second));
+        open.shapes.push_back(least.shapes.back());
         continue;
       }
-      any = true;
       std::vector<std::optional<int64_t>>& known = open.partly_open[low[k].first];
       for (size_t axis = 0; axis < low[k].second.size(); ++axis)
         known.push_back(low[k].second[axis] == high[k].second[axis]
@@ -238,9 +226,6 @@ Result<Ranges> plan_ranges(Common& common) {
                             : std::nullopt);
     }
   }
-  if (!any) return out;
-  common.shapes = largest;
-  out.largest = fmt::format("{}", fmt::join(largest, ","));
   out.smallest = fmt::format("{}", fmt::join(least.shapes, ","));
   FERRULE_ASSIGN(const auto most, explain_model(common, false));
   FERRULE_ASSIGN(const auto fewest, explain_model(least, false));

@@ -415,7 +415,8 @@ Result<Exit> body(const Common& common, const FuseOptions& o) {
     const Instances list = instances_of(fused.journal, hash, loaded.knowledge->target.name);
     FERRULE_TRY(write_list(o.plan, to_text(list, fs::path(common.model).filename().string()),
                            common.force));
-    talk(fmt::format("wrote {}: {} fusions", escape(o.plan), list.lines.size()));
+    talk(fmt::format("wrote {}: {} fusion{}", escape(o.plan), list.lines.size(),
+                     list.lines.size() == 1 ? "" : "s"));
     written["plan"] = o.plan;
   }
   std::optional<Verified> verified;

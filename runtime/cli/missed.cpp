@@ -10,7 +10,7 @@ using nlohmann::json;
 
 constexpr int kTries = 12;  // how often the model is fused again for one list
 
-json to_json(const why::Observed& o, const why::Missed& all, const std::string& assumed) {
+json to_json(const AskedModel& model, const why::Missed& all, const std::string& assumed) {
   json edges = json::array();
   for (const why::MissedEdge& e : all.edges)
     edges.push_back({{"from", escape(e.from, 4096)},
@@ -25,12 +25,12 @@ json to_json(const why::Observed& o, const why::Missed& all, const std::string& 
                      {"class", e.cls},
                      {"reason", escape(e.reason, 4096)},
                      {"unlock", cli::to_json(e.unlocks)}});
-  return {{"schema_version", kSchemaVersion},
-          {"target", o.plan.target},
-          {"edges", edges},
-          {"edges_in_all", all.all},
-          {"not_listed", {{"views", all.views}, {"in_place", all.placed}}},
-          {"assumed_sizes", assumed.empty() ? json(nullptr) : json(assumed)}};
+  json j = header(model);
+  j["edges"] = edges;
+  j["edges_in_all"] = all.all;
+  j["not_listed"] = {{"views", all.views}, {"in_place", all.placed}};
+  j["assumed_sizes"] = assumed.empty() ? json(nullptr) : json(assumed);
+  return j;
 }
 
 void print(const why::Missed& all, const std::string& assumed) {
@@ -68,11 +68,11 @@ void add_missed(CLI::App& app, Common& common, int& exit) {
       "--top 5\n"
       "  ferrule missed model.onnx --target sm_90 --json");
   set_body(*c, common, exit, [top](const Common& common) -> Result<Exit> {
-    FERRULE_ASSIGN(why::Observed o, observe_model(common));
-    why::Inquiry inquiry(o);
+    FERRULE_ASSIGN(const AskedModel model, observe_model(common));
+    why::Inquiry inquiry(model.observed);
     const why::Missed all = inquiry.missed(*top, kTries);
     if (common.json)
-      print_json(to_json(o, all, inquiry.assumed()));
+      print_json(to_json(model, all, inquiry.assumed()));
     else
       print(all, inquiry.assumed());
     return Exit::ok;

@@ -13,15 +13,11 @@ using nlohmann::json;
 constexpr int kTries = 8;  // how often the model is fused again for one answer
 
 struct Question {
+  std::vector<std::string> nodes, pair;  ///< two nodes are a pair
   std::string node, rule;
-  std::vector<std::string> pair;
   size_t top = 3;
   bool verbose = false;
 };
-
-json header(const why::Observed& o) {
-  return {{"schema_version", kSchemaVersion}, {"target", o.plan.target}};
-}
 
 json considered_json(const std::vector<why::Considered>& all) {
   json out = json::array();
@@ -42,16 +38,21 @@ json node_json(const why::Observed& o, const why::NodeAnswer& a) {
   return j;
 }
 
+/// Those that the leading reason does not name.
+std::vector<why::Unlock> unsaid(std::vector<why::Unlock> all,
+                                const std::vector<why::Considered>& considered) {
+  if (!considered.empty())
+    std::erase_if(all, [&](const why::Unlock& u) {
+      return std::ranges::any_of(considered[0].unlocks,
+                                 [&](const why::Unlock& said) { return said.text == u.text; });
+    });
+  return all;
+}
+
 void print_node(const why::Observed& o, const why::NodeAnswer& a, const Question& q) {
   std::cout << a.outcome.text << "\n";
   print_lead(a.considered, a.otherwise, "why not more: ");
-  std::vector<why::Unlock> others = a.unlocks;  // than what was just said
-  if (!a.considered.empty())
-    std::erase_if(others, [&](const why::Unlock& u) {
-      return std::ranges::any_of(a.considered[0].unlocks,
-                                 [&](const why::Unlock& said) { return said.text == u.text; });
-    });
-  print_unlocks(others, "rules that are off and would change this: ");
+  print_unlocks(unsaid(a.unlocks, a.considered), "rules that are off and would change this: ");
   print_steps(o, a.outcome);
   print_considered(a.considered, q.rule.empty() ? q.top : a.considered.size(),
                    q.verbose || !q.rule.empty());
@@ -65,7 +66,7 @@ void print_short(const why::NodeAnswer& a) {
   print_lead(a.considered, a.otherwise, "    why not more: ");
 }
 
-Result<Exit> several(const Common& common, const why::Observed& o, why::Inquiry& inquiry,
+Result<Exit> several(const Common& common, const AskedModel& model, why::Inquiry& inquiry,
                      const Question& q) {
   json nodes = json::array();
   size_t asked = 0;
@@ -74,29 +75,29 @@ Result<Exit> several(const Common& common, const why::Observed& o, why::Inquiry&
     ++asked;
     FERRULE_ASSIGN(why::NodeAnswer a, inquiry.node(name, q.rule, 0));
     if (common.json)
-      nodes.push_back(node_json(o, a));
+      nodes.push_back(node_json(model.observed, a));
     else
       print_short(a);
   }
   if (asked == 0 && q.node != "*")
     return error(Code::usage, "--node", fmt::format("no node matches {}", escape(q.node)));
   if (common.json) {
-    json j = header(o);
+    json j = header(model);
     j["nodes"] = std::move(nodes);
     print_json(j);
   }
   return Exit::ok;
 }
 
-Result<Exit> one(const Common& common, const why::Observed& o, why::Inquiry& inquiry,
+Result<Exit> one(const Common& common, const AskedModel& model, why::Inquiry& inquiry,
                  const Question& q) {
   FERRULE_ASSIGN(why::NodeAnswer a, inquiry.node(q.node, q.rule, kTries));
   if (common.json) {
-    json j = header(o);
-    j["nodes"] = json::array({node_json(o, a)});
+    json j = header(model);
+    j["nodes"] = json::array({node_json(model.observed, a)});
     print_json(j);
   } else {
-    print_node(o, a, q);
+    print_node(model.observed, a, q);
   }
   return Exit::ok;
 }
@@ -128,15 +129,15 @@ Result<std::string> nearest_node(const why::Observed& o, why::Inquiry& inquiry,
   return best;
 }
 
-Result<Exit> two(const Common& common, const why::Observed& o, why::Inquiry& inquiry,
+Result<Exit> two(const Common& common, const AskedModel& model, why::Inquiry& inquiry,
                  const Question& q) {
   FERRULE_ASSIGN(why::PairAnswer a, inquiry.pair(q.pair[0], q.pair[1], q.rule, kTries));
   if (common.json) {
-    json j = header(o);
+    json j = header(model);
     j["pair"] = {{"relation", name(a.kind)},
                  {"text", a.text},
-                 {"a", cli::to_json(o, a.a)},
-                 {"b", cli::to_json(o, a.b)},
+                 {"a", cli::to_json(model.observed, a.a)},
+                 {"b", cli::to_json(model.observed, a.b)},
                  {"path", names_json(a.path)},
                  {"blockers", names_json(a.blockers)},
                  {"reason", reason_json(a.considered, a.otherwise)},
@@ -149,7 +150,7 @@ Result<Exit> two(const Common& common, const why::Observed& o, why::Inquiry& inq
   const bool one_layer =
       a.kind == why::PairAnswer::Kind::same || a.kind == why::PairAnswer::Kind::apart;
   const bool gone = a.kind == why::PairAnswer::Kind::gone;
-  print_unlocks(a.unlocks, "would make them one layer: ");
+  print_unlocks(unsaid(a.unlocks, a.considered), "would make them one layer: ");
   print_lead(a.considered, a.otherwise, "why: ");
   if (a.considered.empty() && a.otherwise.empty() && !one_layer && !gone)
     std::cout << "why: no rule is for both\n";
@@ -170,17 +171,26 @@ Result<Exit> two(const Common& common, const why::Observed& o, why::Inquiry& inq
 }
 
 Result<Exit> body(const Common& common, Question q) {
-  if (!q.node.empty() + !q.pair.empty() != 1 && (q.rule.empty() || !q.pair.empty()))
+  if (q.pair.empty() && q.nodes.size() == 2) q.pair = std::exchange(q.nodes, {});
+  if (q.nodes.size() > 1 || (!q.nodes.empty() && !q.pair.empty()) ||
+      (q.nodes.empty() && q.pair.empty() && q.rule.empty()))
     return error(Code::usage, "why",
                  "ask about one node (--node N), two (--pair A B) or a rule (--rule R)");
-  FERRULE_ASSIGN(why::Observed o, observe_model(common));
-  why::Inquiry inquiry(o);
-  if (q.node.empty() && q.pair.empty()) {
-    FERRULE_ASSIGN(q.node, nearest_node(o, inquiry, q.rule));
+  // The program ends behind this: the graphs of all phases and trials are not taken apart first,
+  // node by node.
+  static const AskedModel* observed = nullptr;
+  static why::Inquiry* kept = nullptr;
+  FERRULE_ASSIGN(AskedModel made, observe_model(common));
+  const AskedModel& model = *(observed = new AskedModel(std::move(made)));
+  why::Inquiry& inquiry = *(kept = new why::Inquiry(model.observed));
+  if (!q.pair.empty()) return two(common, model, inquiry, q);
+  if (q.nodes.empty()) {
+    FERRULE_ASSIGN(q.node, nearest_node(model.observed, inquiry, q.rule));
+  } else {
+    q.node = q.nodes[0];
   }
-  if (!q.pair.empty()) return two(common, o, inquiry, q);
   const bool pattern = q.node.find_first_of("*?") != std::string::npos && !inquiry.resolve(q.node);
-  return pattern ? several(common, o, inquiry, q) : one(common, o, inquiry, q);
+  return pattern ? several(common, model, inquiry, q) : one(common, model, inquiry, q);
 }
 
 }  // namespace
@@ -190,8 +200,10 @@ void add_why(CLI::App& app, Common& common, int& exit) {
       app.add_subcommand("why", "why a node, or two nodes, did not fuse, and what would change it");
   add_common(*c, common, true);
   auto q = std::make_shared<Question>();
-  c->add_option("--node", q->node,
-                "a node of the model, or the value it makes; a glob asks about several in short")
+  c->add_option("--node", q->nodes,
+                "a node of the model, or the value it makes; a glob asks about several in short; "
+                "given twice, it is --pair")
+      ->allow_extra_args(false)
       ->type_name("NAME");
   c->add_option("--pair", q->pair, "why are these two not one layer?")
       ->expected(2)

@@ -182,7 +182,9 @@ std::string unlock_text(const Unlock& u) {
   if (!u.tried) return out;
   if (u.gives.empty()) return out + "; tried: it fires, and the layer stays as it is";
   out += fmt::format("; tried: layer \"{}\"", safe(u.gives, 160));
-  return u.saves > 0 ? out + fmt::format(", {} less through memory", bytes_text(u.saves)) : out;
+  return u.saves > 0
+             ? out + fmt::format(", the model moves {} less through memory", bytes_text(u.saves))
+             : out;
 }
 
 void print_unlocks(const std::vector<Unlock>& all, const std::string& before) {
@@ -224,7 +226,15 @@ void print_considered(const std::vector<Considered>& all, size_t most, bool verb
                            names);
 }
 
-Result<why::Observed> observe_model(const Common& common) {
+json header(const AskedModel& model) {
+  return {{"schema_version", kSchemaVersion},
+          {"target", model.observed.plan.target},
+          {"ranges", model.largest.empty() ? json(nullptr) : json{{"shown", model.largest}}}};
+}
+
+Result<AskedModel> observe_model(const Common& given) {
+  Common common = given;
+  FERRULE_ASSIGN(const std::string largest, take_largest(common));
   FERRULE_ASSIGN(EngineOptions options, engine_options(common));
   FERRULE_ASSIGN(auto knowledge, load_knowledge(options));
   ImportOptions import;
@@ -235,12 +245,15 @@ Result<why::Observed> observe_model(const Common& common) {
   FERRULE_ASSIGN(Imported imported, import_file(common.model, import));
   FERRULE_ASSIGN(why::Observed o,
                  why::observe(std::move(imported), std::move(knowledge), std::move(options)));
-  LowerOptions lowering;
-  lowering.strict = common.strict;
   FERRULE_ASSIGN(const Lowered lowered,
-                 lower(o.plan, o.knowledge->ops, o.knowledge->target, lowering));
-  for (const LoweredLayer& layer : lowered.layers) o.kernels.push_back(kernel_nodes(layer));
-  return o;
+                 lower(o.plan, o.knowledge->ops, o.knowledge->target, lower_options(common)));
+  for (const LoweredLayer& layer : lowered.layers) {
+    o.kernels.push_back(kernel_nodes(layer));
+    o.apart.push_back(tail_apart(layer));
+  }
+  if (!largest.empty() && !common.json)
+    std::cout << fmt::format("sizes in a range: this is for the largest, {}\n", largest);
+  return AskedModel{std::move(o), largest};
 }
 
 }  // namespace ferrule::cli

@@ -25,7 +25,14 @@ void print_lead(const std::vector<why::Considered>& all, const std::string& othe
                 const char* label);
 std::string bytes_text(int64_t bytes);
 
-/// The model on its way through the pipeline, for the commands that ask about it.
-Result<why::Observed> observe_model(const Common& common);
+/// The model on its way through the pipeline, for the commands that ask about it. Of sizes in a
+/// range, the largest; text says so in its first line.
+struct AskedModel {
+  why::Observed observed;
+  std::string largest;  ///< as --shapes wants them; empty: no size was a range
+};
+Result<AskedModel> observe_model(const Common& common);
+/// What the JSON of each begins with.
+nlohmann::json header(const AskedModel& model);
 
 }  // namespace ferrule::cli

@@ -383,8 +383,16 @@ def ranges(report, net):
                  and got.get("smallest") == "x:1x3x32x32" and got.get("shown") == "x:64x3x128x128"
                  and [x["rule"] for x in got["undecided"] if x["rule"]] == ["conv_pool"]
                  and "conv + relu" in [x["name"] for x in got["only_smallest"]] else str(got))
-    for command in ("run", "bench", "verify", "compile", "missed"):
-        report.check(f"{command} of a range", refusal(run(command, net, "--shapes", "a:1..8x4"), USAGE, "range 1..8", "explain"))
+    for command in ("run", "bench", "verify", "compile"):
+        report.check(f"{command} of a range", refusal(run(command, net, "--shapes", "a:1..8x4"), USAGE, "range 1..8", "explain, why and missed", "such as 8"))
+    for what in (("missed",), ("why", "--node", "conv"), ("why", "--pair", "conv", "pool")):
+        asked = [what[0], pool, *what[1:], *target]
+        largest, range_of = run(*asked, "--shapes", "x:64x3x128x128"), run(*asked, "--shapes", "x:1..64x3x32..128x32..128")
+        first, _, rest = range_of.out.partition("\n")
+        report.check(f"{' '.join(what)}: a range is its largest sizes", None if range_of.code == OK and rest == largest.out
+                     and first == "sizes in a range: this is for the largest, x:64x3x128x128" else range_of.tail() + range_of.out)
+        found, problem = harness.answer(run(*asked, "--shapes", "x:1..64x3x128x128", "--json"))
+        report.check(f"{' '.join(what)} --json: a range", problem or (None if found["ranges"] == {"shown": "x:64x3x128x128"} else str(found["ranges"])))
     for shape in ("a:8..1x4", "a:1..x4", "a:..8x4", "a:1...8x4"):
         report.check(f"no range: {shape}", refusal(run("explain", net, "--shapes", shape), USAGE, "--shapes"))
 

@@ -17,6 +17,7 @@ from harness import OK, run
 HERE = pathlib.Path(__file__).resolve().parent / "questions"
 LINES, SHARE = 4, 0.9
 FLAGS = ("--target", "--override", "--profile", "--enable", "--disable")
+SWITCHES = ("--strict",)
 
 
 def questions():
@@ -39,7 +40,7 @@ def model(report, path):
 
 
 def flags_of(words):
-    return [w for i, w in enumerate(words) if w in FLAGS or (i and words[i - 1] in FLAGS)]
+    return [w for i, w in enumerate(words) if w in FLAGS + SWITCHES or (i and words[i - 1] in FLAGS)]
 
 
 def fused(question, path, flags):
@@ -51,7 +52,8 @@ def fused(question, path, flags):
     if "rule_fires" in question:
         return plan["rules"].get(question["rule_fires"], 0) > 0
     a, b = question["one_layer"]
-    return any(a in layer["nodes"] and b in layer["nodes"] for layer in plan["layers"])
+    return any(a in layer["nodes"] and b in layer["nodes"] and (layer["kernels"] == 1 or "one_kernel" not in question)
+               for layer in plan["layers"])
 
 
 def ask(report):

@@ -42,7 +42,7 @@ OUTCOME = {
     "steps": [{"step": COUNT, "phase": TEXT, "rule": (TEXT, None), "kind": TEXT, "text": TEXT}],
 }
 NODE = {**OUTCOME, "considered": [CONSIDERED], "unlock": [UNLOCK], "reason": (TEXT, None)}
-HEADER = {"schema_version": COUNT, "target": TEXT}
+HEADER = {"schema_version": COUNT, "target": TEXT, "ranges": ({"shown": TEXT}, None)}
 NODES = {**HEADER, "nodes": [NODE]}
 PAIR = {**HEADER, "pair": {
     "relation": {"same", "apart", "gone", "adjacent", "between", "common_reader", "siblings", "unrelated"}, "text": TEXT,
@@ -202,6 +202,9 @@ def forms(report):
     refused("a glob without nodes", r"Gemm_\*", arguments=["why", path, "--node", "Gemm_*"])
     refused("no question", "--node", "--pair", arguments=["why", path])
     refused("two questions", "--node", "--pair", arguments=["why", path, "--node", "Sin_7", "--pair", "Conv_0", "Conv_3"])
+    report.check("--node twice is --pair", None if run("why", path, "--node", "Conv_0", "--node", "Conv_3").out
+                 == run("why", path, "--pair", "Conv_0", "Conv_3").out else "another answer")
+    refused("three nodes", "--node", arguments=["why", path, "--node", "Conv_0", "--node", "Conv_3", "--node", "Sin_7"])
     refused("half a pair", "--pair", arguments=["why", path, "--pair", "Conv_0"])
     refused("no model", "MODEL", arguments=["missed"])
 
