@@ -323,6 +323,7 @@ def main():
     if report.ready:
         switched_off(report)
         unusual(report)
+        declared_sizes(report)
         net = harness.model(report.folder / "net.onnx", NET)
         overrides(report, net)
         plans(report, net)
