@@ -130,7 +130,7 @@ s = session()
     held = """
 k, w = np.array([0.5, -1.5], np.float32).reshape(1, 2, 1, 1), np.arange(12, dtype=np.float32).reshape(4, 3)
 s = session()
-for n in range(1, 80):
+for n in range(1, 70):
     x = np.linspace(-1, 1, n * 12, dtype=np.float32).reshape(n, 1, 3, 4)
     for _ in range(2): right(s, dict(y=np.tanh(x @ w), z=np.maximum(x * k, 0)), x=x)
 """
