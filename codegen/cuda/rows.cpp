@@ -390,11 +390,11 @@ class RowText {
     line(1, "if (lane == 0) {{");
     for (size_t o = 0; o < s.outputs.size(); ++o)
       line(2, "*{} = f{};", place(o, "slice"), s.outputs[o].index);
-    line(2, "__threadfence();");
     line(1, "}}");
     line(1, "__shared__ bool last;");
     line(1, "__syncthreads();");
     line(1, "if (lane == 0 && {} == 0) {{", thread);
+    line(2, "__threadfence();  // hands on what all threads of the block stored");
     line(2, "last = atomicInc((u32*)a.scratch + block, (u32)a.slices - 1) == (u32)a.slices - 1;");
     line(2, "__threadfence();");
     line(1, "}}");

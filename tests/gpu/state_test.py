@@ -111,6 +111,12 @@ except ferrule.Error as e:
 """, "(float[3,4] x) => (float[3,4] y) <int64 axis = {1}> { c = CumSum(x, axis) y = Sigmoid(c) }")
 
 
+# Streams, graphs, pinned memory and handles of both libraries. The stream that is nobody's is one more.
+HELD = "(float[N,1,3,4] x) => (float[N,1,3,3] y, float[N,2,3,4] z) <float[2,1,1,1] k = {0.5, -1.5}, float[4,3] w = {%s}> " \
+       "{ p = MatMul(x, w) y = Tanh(p) c = Conv(x, k) z = Relu(c) }" % ", ".join(map(str, range(12)))
+LIMIT = 64  # engine/base/limits.h: plans
+
+
 def many_shapes(report):
     """Plans go with their memory, and the device's memory suffices for one at a time."""
     text = """
@@ -121,6 +127,15 @@ def softmax(n):
 s = session()
 """
     program(report, "more shapes than plans are kept", text + "for n in list(range(1, 200)) + [1, 100]: softmax(n)", OPEN, memory=200 * 256 * 4)
+    held = """
+k, w = np.array([0.5, -1.5], np.float32).reshape(1, 2, 1, 1), np.arange(12, dtype=np.float32).reshape(4, 3)
+s = session()
+for n in range(1, 70):
+    x = np.linspace(-1, 1, n * 12, dtype=np.float32).reshape(n, 1, 3, 4)
+    for _ in range(2): right(s, dict(y=np.tanh(x @ w), z=np.maximum(x * k, 0)), x=x)
+"""
+    if (stubs.STUB / "libcudnn.so.9").exists():
+        program(report, "what plans hold goes with them", held, HELD, alive=LIMIT + 1)
     program(report, "shapes that do not fit beside each other", text + "for n in (2000, 3000, 2000, 3500): softmax(n)", OPEN, memory=150000)
 
 
@@ -147,8 +162,10 @@ def refusals(report):
     program(report, "cuDNN has no engine for tails", LIBRARY_RUNS, LIBRARY, "1 tails apart, 0 generated", engines="single")
     program(report, "cuDNN has no engine at all", LIBRARY_RUNS, LIBRARY, "0 tails apart, 2 generated", engines="none")
     program(report, "cuBLASLt refuses a tail", LIBRARY_RUNS, LIBRARY, "1 tails apart, 0 generated", fail="cublasLtMatmulAlgoGetHeuristic:1=15")
-    program(report, "cuBLASLt refuses all", LIBRARY_RUNS, LIBRARY, "0 tails apart, 3 generated",
-            fail=",".join(f"cublasLtMatmulAlgoGetHeuristic:{n}=15" for n in range(1, 10)))
+    refused = ",".join(f"cublasLtMatmulAlgoGetHeuristic:{n}=15" for n in range(1, 10))
+    program(report, "cuBLASLt refuses all", LIBRARY_RUNS, LIBRARY, "0 tails apart, 3 generated", fail=refused)
+    for cc in (75, 80, 86, 89, 90, 100, 120):
+        program(report, f"no library takes anything, sm_{cc}", LIBRARY_RUNS, LIBRARY, "0 tails apart, 5 generated", engines="none", fail=refused, cc=cc)
     program(report, "calls fail in the first run", LIBRARY_RUNS, LIBRARY, "0 tails apart, 2 generated", fail="cublasLtMatmul:1=13,cudnnBackendExecute:1=4000")
 
 

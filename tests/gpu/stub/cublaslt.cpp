@@ -3,6 +3,7 @@
 #include <cublasLt.h>
 #include <dlfcn.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <string_view>
@@ -146,13 +147,16 @@ API const char* cublasLtGetStatusString(cublasStatus_t s) {
          : s == CUBLAS_STATUS_NOT_SUPPORTED ? "CUBLAS_STATUS_NOT_SUPPORTED"
                                             : "CUBLAS_STATUS_EXECUTION_FAILED";
 }
+static std::atomic<size_t> handles = 0;
 API cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   FAULT("cublasLtCreate");
   *handle = reinterpret_cast<cublasLtHandle_t>(new char);
+  check_alive("handles of cuBLASLt", ++handles);
   return CUBLAS_STATUS_SUCCESS;
 }
 API cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
   delete reinterpret_cast<char*>(handle);
+  --handles;
   return CUBLAS_STATUS_SUCCESS;
 }
 API cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* d, cublasComputeType_t compute,

@@ -190,6 +190,7 @@ API cuMemHostAlloc(void** at, size_t bytes, unsigned) {
   if (call.code) return call.code;
   if (spoils_capture("cuMemHostAlloc")) return kCaptureUnsupported;
   *at = reinterpret_cast<void*>(state().memory.allocate(bytes, true));
+  state().check_alive("pinned allocations", state().memory.pinned());
   return 0;
 }
 API cuMemFreeHost(void* at) {
@@ -283,7 +284,7 @@ API cuLaunchKernel(CUfunc_st* f, unsigned gx, unsigned gy, unsigned gz, unsigned
     return kInvalidValue;
   }
   std::string arguments(static_cast<const char*>(extra[1]), *static_cast<const size_t*>(extra[3]));
-  if (f->run && arguments.size() != f->argument_bytes) {
+  if (f->kernel.run && arguments.size() != f->argument_bytes) {
     s.wrong(fmt::format("an argument block of {} bytes for a kernel that declares {}",
                         arguments.size(), f->argument_bytes));
     return kInvalidValue;
@@ -294,7 +295,7 @@ API cuLaunchKernel(CUfunc_st* f, unsigned gx, unsigned gy, unsigned gz, unsigned
                  const int nth = ++s.calls["kernel"];
                  if (auto it = s.failures.find("kernel"); it != s.failures.end())
                    if (auto at = it->second.find(nth); at != it->second.end()) return at->second;
-                 if (!f->run) return 0;
+                 if (!f->kernel.run) return 0;
                  const std::string wrong = run_kernel(*f, arguments, {gx, gy, gz}, {bx, by, bz});
                  if (!wrong.empty()) s.wrong(wrong);
                  return wrong.empty() ? 0 : 719;
@@ -308,6 +309,7 @@ API cuStreamCreate(CUstream_st** stream, unsigned) {
   StubCall call("cuStreamCreate");
   if (call.code) return call.code;
   alive<CUstream_st>().insert(*stream = new CUstream_st());
+  state().check_alive("streams", alive<CUstream_st>().size());
   return 0;
 }
 API cuStreamDestroy_v2(CUstream_st* stream) {
@@ -355,6 +357,7 @@ API cuGraphInstantiateWithFlags(CUgraphExec_st** exec, CUgraph_st* graph, unsign
   if (!check(graph, "cuGraphInstantiateWithFlags")) return kInvalidValue;
   state().log(fmt::format("graph of {}", graph->work.size()));
   alive<CUgraphExec_st>().insert(*exec = new CUgraphExec_st{graph->work});
+  state().check_alive("graphs", alive<CUgraphExec_st>().size());
   return 0;
 }
 API cuGraphDestroy(CUgraph_st* graph) {

@@ -6,6 +6,7 @@
 // FERRULE_STUB_PLANS: a file that gets a line for each plan that is built.
 // FERRULE_STUB_ENGINES=none: there are none; single: for graphs of one operation alone.
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -136,13 +137,16 @@ API void cudnnGetLastErrorString(char* message, size_t size) {
   std::strncpy(message, last_error.c_str(), size - 1);
   message[size - 1] = 0;
 }
+static std::atomic<size_t> handles = 0;
 API cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
   FAULT("cudnnCreate");
   *handle = new cudnnContext();
+  check_alive("handles of cuDNN", ++handles);
   return CUDNN_STATUS_SUCCESS;
 }
 API cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
   delete handle;
+  --handles;
   return CUDNN_STATUS_SUCCESS;
 }
 API cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {

@@ -65,6 +65,12 @@ void wrong_use(const std::string& what) {
   std::fprintf(stderr, "stub: wrong use: %s\n", what.c_str());
 }
 
+void check_alive(const char* what, size_t alive) {
+  const char* text = std::getenv("FERRULE_STUB_ALIVE");
+  if (text && *text && alive > std::strtoul(text, nullptr, 10))
+    wrong_use(std::to_string(alive) + " " + what + " are alive");
+}
+
 bool device_memory(const void* at, uint64_t bytes) {
   static const auto find = driver<int (*)(const void*, uint64_t)>("ferrule_stub_is_memory");
   return !find || find(at, bytes);

@@ -14,6 +14,8 @@ namespace ferrule::stub {
 int ordered_failure(const char* function);
 /// Says "stub: wrong use: …" on stderr.
 void wrong_use(const std::string& what);
+/// Handles of a library: complains where more are alive than FERRULE_STUB_ALIVE says (state.h).
+void check_alive(const char* what, size_t alive);
 /// Whether the bytes are memory of the device; true where there is no stub driver.
 bool device_memory(const void* at, uint64_t bytes);
 /// FERRULE_STUB_LIBRARY=allocates or waits: what a library may do in a call of its own, which a

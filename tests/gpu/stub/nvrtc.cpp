@@ -50,9 +50,9 @@ std::string host_text(const Program& p) {
       "Called<&host_kernel>::entry.argument_bytes; }}\n"
       "#define BOUND extern \"C\" __attribute__((weak, visibility(\"hidden\"))) char\n"
       "BOUND __start_ferrule_shared[], __stop_ferrule_shared[];\n"
-      "SHOWN void ferrule_clear_shared() {{\n"
-      "  for (char* p = __start_ferrule_shared; p < __stop_ferrule_shared; ++p) *p = "
-      "(char)0xff;\n}}\n}}\n",
+      "SHOWN char* ferrule_shared_memory(unsigned long* bytes) {{\n"
+      "  *bytes = __stop_ferrule_shared - __start_ferrule_shared;\n"
+      "  return __start_ferrule_shared;\n}}\n}}\n",
       p.source, p.entry);
 }
 

@@ -75,6 +75,11 @@ void Memory::open(bool readable) {
                readable ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 
+size_t Memory::pinned() const {
+  return static_cast<size_t>(std::ranges::count_if(
+      allocations_, [](const auto& a) { return a.second.host && !a.second.freed; }));
+}
+
 std::string Memory::text(uint64_t at) const {
   if (const Allocation* a = find(at, 1))
     return fmt::format("{}{}+{:#x}", a->host ? "h" : "m", a->number, at - a->base);
@@ -114,6 +119,11 @@ int State::enter(const char* function) {
 
 void State::wrong(const std::string& what) {
   std::fprintf(stderr, "stub: wrong use: %s\n", what.c_str());
+}
+
+void State::check_alive(const char* what, size_t alive) {
+  const std::string most = setting("FERRULE_STUB_ALIVE", "");
+  if (!most.empty() && alive > std::stoul(most)) wrong(fmt::format("{} {} are alive", alive, what));
 }
 
 void State::log(const std::string& line) {

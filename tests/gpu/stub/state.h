@@ -9,6 +9,8 @@
 //   allocation + offset FERRULE_STUB_NULL     kernels are not run (and by the stub NVRTC not
 //   compiled) FERRULE_STUB_CC, _MEMORY, _DRIVER, _DEVICES   90, bytes, 13000, 1 FERRULE_STUB_CALLS
 //   a file that gets the number of calls at the end
+//   FERRULE_STUB_ALIVE    how many streams, graphs, pinned allocations and handles of libraries may
+//   be alive at a time, of each kind
 //
 // Wrong use (addresses outside an allocation, memory used after it was freed, a capture that is not
 // allowed, memory that is never freed) is written to stderr as "stub: wrong use: …"; no run may
@@ -56,6 +58,7 @@ class Memory {
   /// For as long as a device would work.
   void open(bool readable);
   uint64_t used() const { return used_; }
+  size_t pinned() const;                ///< allocations that are alive
   std::string text(uint64_t at) const;  ///< "m3+0x40", or the number
   void report_leaks() const;
 
@@ -79,6 +82,8 @@ struct State {
   int enter(const char* function);
   void wrong(const std::string& what);
   void log(const std::string& line);
+  /// Complains where more are alive than FERRULE_STUB_ALIVE says.
+  void check_alive(const char* what, size_t alive);
 };
 State& state();
 

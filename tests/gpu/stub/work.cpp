@@ -45,19 +45,21 @@ std::unique_ptr<CUmod_st> open_image(const void* image, std::string& wrong) {
   auto name = reinterpret_cast<const char* (*)()>(dlsym(m->library, "ferrule_entry_name"));
   auto run = reinterpret_cast<HostEntry (*)()>(dlsym(m->library, "ferrule_entry"));
   auto bytes = reinterpret_cast<size_t (*)()>(dlsym(m->library, "ferrule_argument_bytes"));
-  auto clear = reinterpret_cast<void (*)()>(dlsym(m->library, "ferrule_clear_shared"));
-  if (!set_runtime || !name || !run || !bytes || !clear) {
+  auto shared = reinterpret_cast<char* (*)(size_t*)>(dlsym(m->library, "ferrule_shared_memory"));
+  if (!set_runtime || !name || !run || !bytes || !shared) {
     wrong = "a library that is none of the stub NVRTC's";
     return nullptr;
   }
   set_runtime(&test::host_runtime());
-  m->function = {name(), run(), bytes(), clear};
+  size_t shared_bytes = 0;
+  char* begin = shared(&shared_bytes);
+  m->function = {name(), {run(), {begin, shared_bytes}}, bytes()};
   return m;
 }
 
 std::string run_kernel(const CUfunc_st& f, const std::string& arguments, test::Dim3 grid,
                        test::Dim3 block) {
-  const std::string wrong = test::run_grid(f.run, f.clear_shared, arguments, grid, block);
+  const std::string wrong = test::run_grid(f.kernel, arguments, grid, block);
   return wrong.empty() ? wrong : fmt::format("kernel {}, {}", f.name, wrong);
 }
 

@@ -11,9 +11,8 @@
 
 struct CUfunc_st {
   std::string name;
-  ferrule::test::HostEntry run = nullptr;
+  ferrule::test::HostKernel kernel = {};
   size_t argument_bytes = 0;
-  void (*clear_shared)() = nullptr;
 };
 struct CUmod_st {
   void* library = nullptr;

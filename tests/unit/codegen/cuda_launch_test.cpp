@@ -297,6 +297,47 @@ TEST_CASE(
   cases.run();
 }
 
+namespace {
+
+void add_sum(LaunchCases& cases, const Dims& dims, int64_t axis, DType type) {
+  cases.every_shape = false;  // only the built-in one is surely spread
+  RowGraph r(type);
+  r.graph.add_output(r.node(type == DType::f16 ? "ReduceMax" : "ReduceSum",
+                            {r.input(random_of(type, dims, cases.rng)), r.axes({axis})},
+                            {{"keepdims", int64_t{0}}, {"noop_with_empty_axes", int64_t{0}}}));
+  CHECK(cases.add(std::move(r.graph), std::move(r.tensors), one_row_region).planned.scratch_bytes);
+}
+
+}  // namespace
+
+TEST_CASE("rows spread over blocks that run at the same time, and what would be wrong with them") {
+  if (HostKernels::missing()) return;
+  {
+    LaunchCases cases(23, races());
+    add_sum(cases, {1, 16400}, 1, DType::f32);
+    add_sum(cases, {2, 16385}, 1, DType::f16);
+    add_sum(cases, {515, 34}, 0, DType::i32);  // side by side
+    cases.run();
+  }
+  for (const bool beside : {false, true})
+    for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
+             {"__threadfence();  // hands on", "// hands on"},
+             {"slices - 1;\n    __threadfence();", "slices - 1;"},
+             {"atomicInc((u32*)a.scratch + block, (u32)a.slices - 1)",
+              "((u32*)a.scratch)[block]++"},
+             {"atomicInc((u32*)a.scratch + block, (u32)a.slices - 1)",
+              "atomicAdd((u32*)a.scratch + block, 1u)"}}) {  // the counter is not left at zero
+      CAPTURE(from);
+      CAPTURE(to);
+      LaunchCases cases(24, 2);
+      cases.mutation = {from, to};
+      add_sum(cases, beside ? Dims{515, 34} : Dims{1, 16400}, beside ? 0 : 1, DType::f32);
+      const std::string wrong = cases.wrong();
+      CHECK_MESSAGE(wrong.starts_with("a race: ") != to.starts_with("atomicAdd"), wrong);
+      CHECK(wrong != "");
+    }
+}
+
 TEST_CASE("few very long rows whose elements follow their reductions are several launches") {
   if (HostKernels::missing()) return;
   LaunchCases cases(20);
@@ -412,6 +453,52 @@ TEST_CASE("an index out of range is told of, and the next run may be right again
   REQUIRE(kernels.launch(id, planned->arguments(at), {1}, {256}).empty());
   CHECK(planned->complaint(scratch).empty());
   CHECK(result[5] == 1);
+}
+
+TEST_CASE("one of many indices out of range is told of by blocks that run at the same time") {
+  if (HostKernels::missing()) return;
+  constexpr int64_t kCount = 2000;
+  RowGraph r(DType::f32);
+  const ValueId x = r.input(Tensor::of_f32({3, 2}, {0, 1, 2, 3, 4, 5}));
+  std::vector<int64_t> index(kCount, 1);
+  for (int64_t k = 0; k < kCount; k += 7) index[static_cast<size_t>(k)] = 100 + k;
+  r.graph.add_output(
+      r.node("Gather", {x, r.input(Tensor::of_i64({kCount}, index))}, {{"axis", int64_t{0}}}));
+  Launch l;
+  l.graph = &r.graph;
+  copy_of_node(r.graph, l);
+  const std::vector<CudaOperand> operands{
+      {DType::f32, {3, 2}, {2, 1}}, {DType::i64, {kCount}, {1}}, {DType::f32, {kCount, 2}, {2, 1}}};
+  auto planned = plan_cuda_launch(l, operands, "kernel", "", true);
+  REQUIRE(planned.has_value());
+  REQUIRE(planned->blocks > 4);
+  std::string unordered = planned->source;
+  const std::string claimed = "if (atomicCAS(&a.fault->set, 0, 1) == 0) ";
+  REQUIRE(unordered.find(claimed) != std::string::npos);
+  unordered.replace(unordered.find(claimed), claimed.size(), "a.fault->set = 1; ");
+  HostKernels kernels(true);
+  const size_t id = kernels.add(planned->source, "kernel"),
+               wrong = kernels.add(unordered, "kernel");
+  REQUIRE(kernels.compile() == "");
+  alignas(16) float data[6] = {0, 1, 2, 3, 4, 5};
+  std::vector<float> result(2 * kCount);
+  alignas(16) char scratch[64];
+  const std::vector<uint64_t> at{
+      reinterpret_cast<uint64_t>(data), reinterpret_cast<uint64_t>(index.data()),
+      reinterpret_cast<uint64_t>(result.data()), reinterpret_cast<uint64_t>(scratch)};
+  auto launch = [&](size_t kernel) {
+    std::ranges::fill(scratch, char{0});
+    return kernels.launch(kernel, planned->arguments(at), {static_cast<unsigned>(planned->blocks)},
+                          {static_cast<unsigned>(planned->threads_x)});
+  };
+  for (int k = 0; k < races(); ++k) {
+    REQUIRE(launch(id) == "");
+    const std::string told = planned->complaint(scratch);
+    REQUIRE_MESSAGE(told.ends_with(" is out of range for axis 0 of size 3"), told);
+    REQUIRE((std::stoll(told.substr(6)) - 100) % 7 == 0);
+    REQUIRE(result[2] == 2);
+  }
+  CHECK(launch(wrong).starts_with("a race: "));
 }
 
 TEST_CASE("launches that have no kernel are refused with the reason") {

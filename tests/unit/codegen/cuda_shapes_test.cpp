@@ -153,6 +153,14 @@ TEST_CASE("launches equal the interpreter in every shape") {
   cases.run();
 }
 
+TEST_CASE("launches of every kind equal the interpreter where blocks run at the same time") {
+  if (HostKernels::missing()) return;
+  LaunchCases cases(72, std::getenv("FERRULE_TEST_FULL") ? 20 : 1);
+  cases.cores = 2;
+  add_all(cases);
+  cases.run();
+}
+
 TEST_CASE("a problem's text has what the speed depends on, and neither names nor the shape") {
   RowGraph r(DType::f32);
   const ValueId x = r.input(random_of(DType::f32, {64, 96}, *std::make_unique<std::mt19937>(1)));

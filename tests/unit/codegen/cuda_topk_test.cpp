@@ -86,6 +86,14 @@ TEST_CASE("selections of a softmax equal the interpreter's") {
   cases.run();
 }
 
+TEST_CASE("selections equal the interpreter's where blocks run at the same time") {
+  if (HostKernels::missing()) return;
+  LaunchCases cases(63, 1);
+  add(cases, {"s", DType::f32, {4, 50}, 6, true, true});
+  add(cases, {"sl", DType::f16, {3, 1000}, 5});
+  cases.run();
+}
+
 TEST_CASE("selection kernels compile without a spill") {
   LaunchCases cases(62);
   for (const TopkForm& f :

@@ -2,8 +2,9 @@
 // host_kernels.cpp compiles it. Keywords become nothing, built-in variables those of the running
 // thread, barriers and shuffles calls of host_threads.h. Functions are those of the reference
 // (double precision, rounded once): that the text asks for the right ones is what can be seen here;
-// how precise CUDA's are cannot. Shared memory is static (one block runs at a time) and starts as
-// NaN. Not here: dynamic shared memory, spinning on other blocks, textures.
+// how precise CUDA's are cannot. Shared memory is static (of a copy of the file for each block that
+// runs at a time) and starts as NaN. FERRULE_RACED: the compiler tells of every access to memory,
+// as it would ThreadSanitizer. Not here: dynamic shared memory, spinning on other blocks, textures.
 #pragma once
 #include "tests/unit/codegen/host_threads.h"
 
@@ -178,43 +179,60 @@ template <class T>
 inline void __stcs(T* p, T x) {
   *p = x;
 }
-inline void __threadfence() {}
-inline void __threadfence_block() {}
+inline void __threadfence() { runtime->fence(); }
+/// Not told of: an atomic operation is one access of its own kind.
+#define UNSEEN __attribute__((no_sanitize("thread")))
+template <class T, class F>
+UNSEEN T atomically(T* p, F next) {
+  runtime->begin_atomic(p, sizeof(T));
+  T old = *p;
+  *p = next(old);
+  runtime->end_atomic();
+  return old;
+}
 template <class T>
 inline T atomicAdd(T* p, T x) {
-  T old = *p;
-  *p = old + x;
-  return old;
+  return atomically(p, [=](T old) { return old + x; });
 }
 template <class T>
 inline T atomicExch(T* p, T x) {
-  T old = *p;
-  *p = x;
-  return old;
+  return atomically(p, [=](T) { return x; });
 }
 template <class T>
 inline T atomicMax(T* p, T x) {
-  T old = *p;
-  *p = old < x ? x : old;
-  return old;
+  return atomically(p, [=](T old) { return old < x ? x : old; });
 }
 template <class T>
 inline T atomicMin(T* p, T x) {
-  T old = *p;
-  *p = x < old ? x : old;
-  return old;
+  return atomically(p, [=](T old) { return x < old ? x : old; });
 }
 template <class T>
 inline T atomicCAS(T* p, T compare, T x) {
-  T old = *p;
-  if (old == compare) *p = x;
-  return old;
+  return atomically(p, [=](T old) { return old == compare ? x : old; });
 }
 inline unsigned atomicInc(unsigned* p, unsigned limit) {
-  unsigned old = *p;
-  *p = old >= limit ? 0 : old + 1;
-  return old;
+  return atomically(p, [=](unsigned old) { return old >= limit ? 0 : old + 1; });
 }
+
+#ifdef FERRULE_RACED
+extern "C" {
+UNSEEN void __tsan_init() {}
+UNSEEN void __tsan_func_entry(void*) {}
+UNSEEN void __tsan_func_exit() {}
+UNSEEN void __tsan_read_range(void* p, unsigned long n) { runtime->access(p, n, false); }
+UNSEEN void __tsan_write_range(void* p, unsigned long n) { runtime->access(p, n, true); }
+#define FERRULE_ACCESS(n)                                                         \
+  UNSEEN void __tsan_read##n(void* p) { runtime->access(p, n, false); }           \
+  UNSEEN void __tsan_write##n(void* p) { runtime->access(p, n, true); }           \
+  UNSEEN void __tsan_unaligned_read##n(void* p) { runtime->access(p, n, false); } \
+  UNSEEN void __tsan_unaligned_write##n(void* p) { runtime->access(p, n, true); }
+FERRULE_ACCESS(1)
+FERRULE_ACCESS(2)
+FERRULE_ACCESS(4)
+FERRULE_ACCESS(8)
+FERRULE_ACCESS(16)
+}
+#endif
 
 // --- threads
 

@@ -44,6 +44,8 @@ bool in_path(const std::string& program) {
 
 }  // namespace
 
+int races() { return std::getenv("FERRULE_TEST_FULL") ? 1000 : 5; }
+
 std::string HostKernels::compiler() {
   if (const char* cxx = std::getenv("CXX")) {
     std::string command = cxx;
@@ -120,20 +122,23 @@ void HostKernels::write(const File& file) const {
     table += fmt::format("  Called<&n{0}::host_kernel_{0}>::entry,\n", k);
   }
   out << "}\nHostRuntime* runtime;\n"
-         "#define SHOWN extern \"C\" __attribute__((visibility(\"default\")))\n"
+         "#define SHOWN extern \"C\" UNSEEN __attribute__((visibility(\"default\")))\n"
          "SHOWN void ferrule_runtime(HostRuntime* r) { runtime = r; }\n"
          "SHOWN const Entry* ferrule_entries() {\n  static constexpr Entry table[] = {\n"
       << table
       << "  };\n  return table;\n}\n"
          "#define BOUND extern \"C\" __attribute__((weak, visibility(\"hidden\"))) char\n"
          "BOUND __start_ferrule_shared[], __stop_ferrule_shared[];\n"
-         "SHOWN void ferrule_clear_shared() {\n"
-         "  for (char* p = __start_ferrule_shared; p < __stop_ferrule_shared; ++p) *p = "
-         "(char)0xff;\n}\n}\n";
+         "SHOWN char* ferrule_shared_memory(unsigned long* bytes) {\n"
+         "  *bytes = __stop_ferrule_shared - __start_ferrule_shared;\n"
+         "  return __start_ferrule_shared;\n}\n}\n";
 }
 
-std::string HostKernels::open(const File& file) {
-  void* library = dlopen(file.library.c_str(), RTLD_NOW | RTLD_LOCAL);
+std::string HostKernels::open(const File& file, size_t racer) {
+  std::filesystem::path path = file.library;
+  path += std::to_string(racer);
+  std::filesystem::copy_file(file.library, path);
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) return dlerror();
   libraries_.push_back(library);
   struct Entry {
@@ -142,14 +147,31 @@ std::string HostKernels::open(const File& file) {
   };
   auto set_runtime = reinterpret_cast<void (*)(HostRuntime*)>(dlsym(library, "ferrule_runtime"));
   auto entries = reinterpret_cast<const Entry* (*)()>(dlsym(library, "ferrule_entries"));
-  auto clear = reinterpret_cast<void (*)()>(dlsym(library, "ferrule_clear_shared"));
-  if (!set_runtime || !entries || !clear) return "a compiled file lacks its own functions";
-  set_runtime(&host_runtime());
+  auto shared = reinterpret_cast<char* (*)(size_t*)>(dlsym(library, "ferrule_shared_memory"));
+  if (!set_runtime || !entries || !shared) return "a compiled file lacks its own functions";
+  set_runtime(&host_runtime(racer));
+  size_t bytes = 0;
+  char* begin = shared(&bytes);
   for (size_t k = file.begin; k < file.end; ++k) {
     const Entry& e = entries()[k - file.begin];
-    compiled_[k] = {e.run, e.argument_bytes, clear};
+    compiled_[k].argument_bytes = e.argument_bytes;
+    compiled_[k].copies.push_back({e.run, {begin, bytes}});
   }
   return {};
+}
+
+/// Linked without ThreadSanitizer: the file has the functions that its instrumentation calls.
+std::string HostKernels::compile_command(const File& file) const {
+  const std::string cxx = compiler(), source = file.source.string(),
+                    library = file.library.string();
+  std::string command =
+      fmt::format("{} {} '-I{}' '{}' -o '{}'", cxx, kFlags, source_dir(), source, library);
+  if (raced_)
+    command = fmt::format(
+        "{0} {1} -fsanitize=thread -DFERRULE_RACED -c '-I{2}' '{3}' -o '{3}.o' && {0} -shared "
+        "-Wl,-Bsymbolic '{3}.o' -o '{4}'",
+        cxx, kFlags, source_dir(), source, library);
+  return fmt::format("({}) >'{}' 2>&1 </dev/null", command, file.log.string());
 }
 
 std::string HostKernels::compile() {
@@ -160,18 +182,15 @@ std::string HostKernels::compile() {
   std::atomic<size_t> next = 0;
   auto work = [&] {
     for (size_t k; (k = next++) < files.size();)
-      status[k] =
-          std::system(fmt::format("{} {} '-I{}' '{}' -o '{}' >'{}' 2>&1 </dev/null", compiler(),
-                                  kFlags, source_dir(), files[k].source.string(),
-                                  files[k].library.string(), files[k].log.string())
-                          .c_str());
+      status[k] = std::system(compile_command(files[k]).c_str());
   };
   std::vector<std::thread> workers;
   for (unsigned k = 0; k < kCompilers; ++k) workers.emplace_back(work);
   for (std::thread& t : workers) t.join();
   for (size_t k = 0; k < files.size(); ++k) {
     if (status[k]) return read_file(files[k].log).substr(0, 4000);
-    if (std::string wrong = open(files[k]); !wrong.empty()) return wrong;
+    for (size_t racer = 0; racer < (raced_ ? kRacers : 1); ++racer)
+      if (std::string wrong = open(files[k], racer); !wrong.empty()) return wrong;
   }
   return {};
 }
@@ -182,7 +201,8 @@ std::string HostKernels::launch(size_t id, std::string_view arguments, Dim3 grid
   if (kernel.argument_bytes != arguments.size())
     return fmt::format("an argument block of {} bytes for a kernel that declares {}",
                        arguments.size(), kernel.argument_bytes);
-  return run_grid(kernel.run, kernel.clear_shared, arguments, grid, block);
+  if (raced_) return race_grid(kernel.copies, arguments, grid, block, launches_++);
+  return run_grid(kernel.copies[0], arguments, grid, block);
 }
 
 }  // namespace ferrule::test

@@ -1,7 +1,7 @@
 // Generated CUDA source on the host: many kernels are compiled by the system's C++ compiler, the
 // same text behind host_device.h, and run on host memory thread by thread. For tests: this is where
-// the arithmetic, indexing and barriers of generated text are checked without a GPU. A kernel has
-// one parameter, its argument block.
+// the arithmetic, indexing, barriers, fences and atomic operations of generated text are checked
+// without a GPU. A kernel has one parameter, its argument block.
 #pragma once
 #include <cstddef>
 #include <filesystem>
@@ -13,9 +13,14 @@
 
 namespace ferrule::test {
 
+/// How often blocks race in a test: enough to see that it passes, or with FERRULE_TEST_FULL often
+/// enough to meet what is seldom.
+int races();
+
 class HostKernels {
  public:
-  HostKernels() = default;
+  /// `raced`: blocks run several at a time, in another order in every launch.
+  explicit HostKernels(bool raced = false) : raced_(raced) {}
   ~HostKernels();
   HostKernels(const HostKernels&) = delete;
 
@@ -30,7 +35,7 @@ class HostKernels {
   size_t add(std::string source, std::string entry);
   /// Everything added so far, once. Returns what the compiler said, or "".
   std::string compile();
-  /// Runs the blocks one after another, every other one backward. Returns what went wrong, or "".
+  /// run_grid or race_grid (host_threads.h). Returns what went wrong, or "".
   std::string launch(size_t id, std::string_view arguments, Dim3 grid, Dim3 block) const;
 
  private:
@@ -38,9 +43,8 @@ class HostKernels {
     std::string source, entry;
   };
   struct Compiled {
-    HostEntry run = nullptr;
     size_t argument_bytes = 0;
-    void (*clear_shared)() = nullptr;
+    std::vector<HostKernel> copies = {};
   };
   struct Folder;
   struct File {
@@ -49,8 +53,11 @@ class HostKernels {
   };
   std::vector<File> write_files(const Folder& folder) const;
   void write(const File& file) const;
-  std::string open(const File& file);
+  std::string compile_command(const File& file) const;
+  std::string open(const File& file, size_t racer);
 
+  bool raced_;
+  mutable uint64_t launches_ = 0;
   std::vector<Kernel> kernels_;
   std::vector<Compiled> compiled_;
   std::vector<void*> libraries_;

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -23,7 +24,7 @@ constexpr const char* kArguments = "struct Arguments { const float* x; float* y;
 /// Kernels `text` (their parameter list is put in), compiled.
 class Kernels {
  public:
-  explicit Kernels(std::initializer_list<std::string> bodies) {
+  explicit Kernels(const std::vector<std::string>& bodies, bool raced = false) : kernels_(raced) {
     for (const std::string& body : bodies) {
       std::string text = kArguments + body;
       kernels_.add(text, "kernel");
@@ -97,6 +98,27 @@ extern "C" __global__ void kernel(const Arguments a) {
   if (t % 2) y[6] = __shfl_xor_sync(0xaaaaaaaau, t, 2);
   __syncwarp();
   y[7] = __shfl_xor_sync(all, (unsigned char)t, 16, 32);
+}
+)";
+
+// Every thread leaves a number; the last block to end adds them up and leaves the counter at zero.
+constexpr const char* kLastBlock = R"(
+extern "C" __global__ void kernel(const Arguments a) {
+  __shared__ bool last;
+  volatile float* left = a.y + 2;
+  unsigned* done = (unsigned*)a.y + 1;
+  left[blockIdx.x * 64 + threadIdx.x] = a.x[blockIdx.x * 64 + threadIdx.x];
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();
+    last = atomicInc(done, gridDim.x - 1) == gridDim.x - 1;
+    __threadfence();
+  }
+  __syncthreads();
+  if (!last || threadIdx.x) return;
+  float s = 0;
+  for (int k = 0; k < a.n; ++k) s += left[k];
+  a.y[0] = s;
 }
 )";
 
@@ -175,6 +197,55 @@ TEST_CASE("what is wrong with a kernel is seen on the host") {
   // None of that hurts a launch that follows.
   CHECK(run(1) == "");
   CHECK(y == want);
+}
+
+TEST_CASE(
+    "blocks that run at the same time: what no fence, atomic operation or barrier orders is "
+    "seen") {
+  if (HostKernels::missing()) return;
+  std::vector<std::string> texts{kLastBlock};
+  auto mutant = [&](std::string_view from, std::string_view to) {
+    std::string text = kLastBlock;
+    const size_t at = text.find(from);
+    REQUIRE(at != std::string::npos);
+    texts.push_back(text.replace(at, from.size(), to));
+  };
+  mutant("    __threadfence();\n    last", "    last");  // nothing is handed on
+  // Each thread hands on its own, thread 0 nobody else's.
+  mutant("  __syncthreads();\n  if (threadIdx.x == 0) {\n    __threadfence();",
+         "  __threadfence();\n  __syncthreads();\n  if (threadIdx.x == 0) {");
+  mutant("- 1;\n    __threadfence();", "- 1;");  // nothing is taken
+  mutant("atomicInc(done, gridDim.x - 1)", "(*done)++");
+  mutant("  __syncthreads();\n  if (threadIdx.x == 0)", "  if (threadIdx.x == 0)");
+  mutant("  __syncthreads();\n  if (!last", "  if (!last");
+  mutant("left[blockIdx.x * 64 + ", "left[blockIdx.x * 63 + ");  // two store one
+  Kernels k(texts, true);
+  constexpr unsigned kBlocks = 12;
+  const std::vector<float> x = counted(64 * kBlocks);
+  std::vector<float> y(2 + 64 * kBlocks);
+  for (int turn = 0; turn < 4 * races(); ++turn) {
+    y[0] = 0;
+    REQUIRE(k.launch(0, x, y, 64 * kBlocks, {kBlocks}, {64}) == "");
+    REQUIRE(y[0] == 64 * kBlocks * (64 * kBlocks + 1) / 2);
+    REQUIRE(y[1] == 0);
+  }
+  for (size_t id = 1; id < texts.size(); ++id) {
+    CAPTURE(texts[id]);
+    std::ranges::fill(y, 0.0f);
+    CHECK(k.launch(id, x, y, 64 * kBlocks, {kBlocks}, {64}).starts_with("a race: "));
+  }
+  // Atomic operations alone order nothing, and are no race among themselves.
+  Kernels more(
+      {"extern \"C\" __global__ void kernel(const Arguments a) {\n"
+       "  atomicAdd((unsigned*)a.y, 1u);\n  atomicMax((int*)a.y + 1, (int)blockIdx.x);\n}\n"},
+      true);
+  std::ranges::fill(y, 0.0f);
+  CHECK(more.launch(0, x, y, 0, {kBlocks}, {64}) == "");
+  unsigned count = 0, most = 0;
+  std::memcpy(&count, &y[0], 4);
+  std::memcpy(&most, &y[1], 4);
+  CHECK(count == 64 * kBlocks);
+  CHECK(most == kBlocks - 1);
 }
 
 TEST_CASE("text that does not compile, and arguments that do not fit, are said") {

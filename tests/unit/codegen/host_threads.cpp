@@ -4,17 +4,39 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
 #include <deque>
 #include <memory>
+#include <numeric>
+#include <random>
+#include <thread>
 #include <vector>
 
 #include "engine/base/diagnostics.h"
 #include "engine/base/dtype.h"
+#include "tests/unit/codegen/host_races.h"
+#ifdef __SANITIZE_THREAD__
+#include <sanitizer/tsan_interface.h>
+#endif
 
 namespace ferrule::test {
 namespace {
 
 constexpr size_t kStackBytes = 64 << 10, kPage = 4096;
+
+/// Where somebody stands who may be left and come back to; ThreadSanitizer is told of both.
+struct Place {
+  ucontext_t context;
+  [[maybe_unused]] void* watched = nullptr;
+};
+void leave(Place& from, Place& to) {
+#ifdef __SANITIZE_THREAD__
+  __tsan_switch_to_fiber(to.watched, 0);
+#endif
+  swapcontext(&from.context, &to.context);
+}
 
 /// A stack with a page below that faults, and where its thread stands.
 class Fibre {
@@ -26,16 +48,24 @@ class Fibre {
   }
   ~Fibre() { munmap(memory_, kStackBytes + kPage); }
   Fibre(const Fibre&) = delete;
+  bool holds(uintptr_t at) const {
+    return at - reinterpret_cast<uintptr_t>(memory_) < kStackBytes + kPage;
+  }
 
   void start_at(void (*function)()) {
+    ucontext_t& context = place.context;
     getcontext(&context);
     context.uc_stack.ss_sp = static_cast<char*>(memory_) + kPage;
     context.uc_stack.ss_size = kStackBytes;
     context.uc_link = nullptr;
     makecontext(&context, function, 0);
+#ifdef __SANITIZE_THREAD__
+    if (place.watched) __tsan_destroy_fiber(place.watched);
+    place.watched = __tsan_create_fiber(0);
+#endif
   }
 
-  ucontext_t context;
+  Place place;
 
  private:
   void* memory_;
@@ -51,23 +81,42 @@ struct Thread {
 };
 using State = Thread::State;
 
+class Block;
+thread_local Block* now = nullptr;  ///< the block that this thread of the host runs
+
 class Block {
  public:
-  std::string run(HostEntry entry, const void* arguments, bool backward) {
-    Dim3 d = host_runtime().block_dim;
-    entry_ = entry;
+  Block();
+  HostRuntime runtime;
+
+  /// The block that `runtime` names. `races`: sees what it does, or null.
+  std::string run(const HostKernel& kernel, const void* arguments, bool backward,
+                  Races* races = nullptr) {
+    Dim3 d = runtime.block_dim;
+    std::ranges::fill(kernel.shared, char(0xff));
+    entry_ = kernel.run;
     arguments_ = arguments;
     backward_ = backward;
     error_.clear();
     threads_.resize(size_t{d.x} * d.y * d.z);
+    shared_ = kernel.shared;
+    races_ = races;
+    const Dim3 at = runtime.block, grid = runtime.grid_dim;
+    watched_ = {(at.z * grid.y + at.y) * grid.x + at.x, 0, {}, {}};
+    watched_.threads.resize(races ? threads_.size() : 0);
+    now = this;
+#ifdef __SANITIZE_THREAD__
+    scheduler_.watched = __tsan_get_current_fiber();
+#endif
     for (Thread& t : threads_) t.state = State::running;
     ready_.clear();
     started_ = ended_ = at_barrier_ = 0;
     while (error_.empty()) {
       Fibre* next = next_fibre();
       if (!next) break;
-      swapcontext(&scheduler_, &next->context);
+      leave(scheduler_, next->place);
     }
+    now = nullptr;
     if (error_.empty() && ended_ < threads_.size()) error_ = stuck();
     if (!error_.empty()) abandon();
     return error_;
@@ -83,7 +132,28 @@ class Block {
       if (t.line != line)
         return fail(fmt::format("threads of a block meet at __syncthreads of lines {} and {}", line,
                                 t.line));
+    if (races_) Races::barrier(watched_);
     for (size_t k = 0; k < threads_.size(); ++k) release(k);
+  }
+
+  /// What other blocks of the host do may come in between.
+  void fence() {
+    if (!races_) return;
+    Races::fence(watched_, static_cast<uint32_t>(current_));
+    std::this_thread::yield();
+  }
+  void begin_atomic(uintptr_t at, size_t bytes) {
+    if (races_) races_->begin_atomic(watched_, static_cast<uint32_t>(current_), own(at), bytes);
+  }
+  void end_atomic() {
+    if (!races_) return;
+    races_->end_atomic();
+    std::this_thread::yield();
+  }
+  void access(uintptr_t at, size_t bytes, bool writes) {
+    // A thread's own variables are on its stack.
+    if (races_ && !running_->holds(at))
+      races_->access(watched_, static_cast<uint32_t>(current_), own(at), bytes, writes, false);
   }
 
   const WarpValues* meeting(int line, unsigned mask, uint64_t value) {
@@ -135,12 +205,18 @@ class Block {
         ++ended_;
       }
       idle_.push_back(running_);
-      swapcontext(&running_->context, &scheduler_);
+      leave(running_->place, scheduler_);
     }
   }
 
  private:
   static void work();
+
+  /// Shared memory of different blocks lies at different addresses that nobody has.
+  uintptr_t own(uintptr_t at) const {
+    const uintptr_t in = at - reinterpret_cast<uintptr_t>(shared_.data());
+    return in < shared_.size() ? (uintptr_t{watched_.number} + 1) << 47 | in : at;
+  }
 
   Fibre* next_fibre() {
     if (!ready_.empty()) {
@@ -161,7 +237,7 @@ class Block {
   }
 
   void become(size_t k) {
-    HostRuntime& r = host_runtime();
+    HostRuntime& r = runtime;
     auto id = static_cast<unsigned>(k);
     current_ = k;
     r.thread = {id % r.block_dim.x, id / r.block_dim.x % r.block_dim.y,
@@ -172,7 +248,7 @@ class Block {
   /// Until another thread releases this one; next_fibre makes it the current one again.
   void wait() {
     Fibre* mine = running_;
-    swapcontext(&mine->context, &scheduler_);
+    leave(mine->place, scheduler_);
   }
   void release(size_t k) {
     threads_[k].state = State::running;
@@ -213,52 +289,90 @@ class Block {
   std::vector<std::unique_ptr<Fibre>> fibres_;
   std::vector<Fibre*> idle_;
   Fibre* running_ = nullptr;
-  ucontext_t scheduler_;
+  Place scheduler_;
+  std::span<char> shared_;
+  Races* races_ = nullptr;
+  Races::Block watched_;
 };
 
-Block& block() {
-  static Block one;
-  return one;
+Block::Block() {
+  runtime.block_barrier = [](int line) { now->barrier(line); };
+  runtime.warp_meeting = [](int line, unsigned mask, uint64_t value) {
+    return now->meeting(line, mask, value);
+  };
+  runtime.fence = [] { now->fence(); };
+  runtime.begin_atomic = [](const volatile void* at, size_t bytes) {
+    now->begin_atomic(reinterpret_cast<uintptr_t>(at), bytes);
+  };
+  runtime.end_atomic = [] { now->end_atomic(); };
+  runtime.access = [](const void* at, size_t bytes, bool writes) {
+    now->access(reinterpret_cast<uintptr_t>(at), bytes, writes);
+  };
+  runtime.f16_to_float = f16_to_float;
+  runtime.float_to_f16 = float_to_f16;
 }
-void Block::work() { block().loop(); }
+void Block::work() { now->loop(); }
+
+/// One for each block that runs at a time.
+Block& place(size_t racer) {
+  static std::array<Block, kRacers> all;
+  return all[racer];
+}
+
+/// Aligned as the kernel's struct is.
+std::vector<uint64_t> aligned(std::string_view arguments) {
+  std::vector<uint64_t> copy((arguments.size() + 7) / 8);
+  std::memcpy(copy.data(), arguments.data(), arguments.size());
+  return copy;
+}
+
+/// The `k`th block of a launch.
+std::string run_block(Block& b, size_t k, const HostKernel& kernel, const void* arguments,
+                      Dim3 grid, Dim3 block, bool backward, Races* races) {
+  const auto at = static_cast<unsigned>(k);
+  b.runtime.grid_dim = grid;
+  b.runtime.block_dim = block;
+  b.runtime.block = {at % grid.x, at / grid.x % grid.y, at / grid.x / grid.y};
+  const std::string wrong = b.run(kernel, arguments, backward, races);
+  const Dim3 i = b.runtime.block;
+  return wrong.empty() ? wrong : fmt::format("block {}, {}, {}: {}", i.x, i.y, i.z, wrong);
+}
 
 }  // namespace
 
-HostRuntime& host_runtime() {
-  static HostRuntime runtime = [] {
-    HostRuntime r;
-    r.block_barrier = [](int line) { block().barrier(line); };
-    r.warp_meeting = [](int line, unsigned mask, uint64_t value) {
-      return block().meeting(line, mask, value);
-    };
-    r.f16_to_float = f16_to_float;
-    r.float_to_f16 = float_to_f16;
-    return r;
-  }();
-  return runtime;
-}
+HostRuntime& host_runtime(size_t racer) { return place(racer).runtime; }
 
-std::string run_block(HostEntry entry, const void* arguments, bool backward) {
-  return block().run(entry, arguments, backward);
-}
-
-std::string run_grid(HostEntry entry, void (*clear)(), std::string_view arguments, Dim3 grid,
-                     Dim3 block) {
-  // Aligned as the kernel's struct is.
-  std::vector<uint64_t> copy((arguments.size() + 7) / 8);
-  std::copy(arguments.begin(), arguments.end(), reinterpret_cast<char*>(copy.data()));
-  HostRuntime& r = host_runtime();
-  r.grid_dim = grid;
-  r.block_dim = block;
-  bool backward = false;
-  for (r.block.z = 0; r.block.z < grid.z; ++r.block.z)
-    for (r.block.y = 0; r.block.y < grid.y; ++r.block.y)
-      for (r.block.x = 0; r.block.x < grid.x; ++r.block.x, backward = !backward) {
-        clear();
-        if (std::string wrong = run_block(entry, copy.data(), backward); !wrong.empty())
-          return fmt::format("block {}, {}, {}: {}", r.block.x, r.block.y, r.block.z, wrong);
-      }
+std::string run_grid(const HostKernel& kernel, std::string_view arguments, Dim3 grid, Dim3 block) {
+  const std::vector<uint64_t> own = aligned(arguments);
+  for (size_t k = 0; k < size_t{grid.x} * grid.y * grid.z; ++k)
+    if (std::string wrong = run_block(place(0), k, kernel, own.data(), grid, block, k % 2, nullptr);
+        !wrong.empty())
+      return wrong;
   return {};
+}
+
+std::string race_grid(std::span<const HostKernel> copies, std::string_view arguments, Dim3 grid,
+                      Dim3 block, uint64_t seed) {
+  const std::vector<uint64_t> own = aligned(arguments);
+  std::mt19937_64 rng(seed);
+  std::vector<size_t> order(size_t{grid.x} * grid.y * grid.z);
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::shuffle(order, rng);
+  const uint64_t backward = rng();
+  Races races;
+  std::atomic<size_t> next = 0;
+  std::array<std::string, kRacers> wrong;
+  auto work = [&](size_t racer) {
+    for (size_t k; wrong[racer].empty() && (k = next++) < order.size();)
+      wrong[racer] = run_block(place(racer), order[k], copies[racer], own.data(), grid, block,
+                               backward >> k % 64 & 1, &races);
+  };
+  std::vector<std::thread> racers;
+  for (size_t k = 0; k < copies.size(); ++k) racers.emplace_back(work, k);
+  for (std::thread& t : racers) t.join();
+  for (const std::string& w : wrong)
+    if (!w.empty()) return w;
+  return races.found();
 }
 
 }  // namespace ferrule::test

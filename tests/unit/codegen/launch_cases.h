@@ -7,6 +7,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "codegen/cuda/launch.h"
@@ -39,11 +40,15 @@ struct LaunchCase {
 /// interpreter.
 class LaunchCases {
  public:
-  explicit LaunchCases(unsigned seed) : rng(seed) {}
+  /// `races`: each launch so many times, its blocks racing (host_threads.h); 0: once, they do not.
+  explicit LaunchCases(unsigned seed, int races = 0)
+      : rng(seed), races_(races), kernels_(races > 0) {}
   std::mt19937 rng;
   int cores = 132;
   /// Runs every shape of a launch; else the built-in one.
   bool every_shape = std::getenv("FERRULE_TEST_FULL") != nullptr;
+  /// What kernels are to have wrong: a part of their text, and what stands there instead.
+  std::pair<std::string, std::string> mutation;
 
   /// The graph, and the launch made of it: its operands in random layouts, some as parts of
   /// something larger.
@@ -85,7 +90,7 @@ class LaunchCases {
       CHECK(l.shape == shape);
       CHECK(l.problem == c.planned.problem);
       CHECK(l.threads_x * l.threads_y <= 1024);
-      c.shapes.back().second = kernels_.add(l.source, "kernel");
+      c.shapes.back().second = kernels_.add(mutated(l.source), "kernel");
       shapes.insert(l.kind + " " + shape);
       if (!every_shape) break;
     }
@@ -97,6 +102,12 @@ class LaunchCases {
     const std::string problem = kernels_.compile();
     REQUIRE_MESSAGE(problem.empty(), problem);
     for (LaunchCase& c : cases_) check(c);
+  }
+  /// What is wrong with the kernels, as a launch says or as the results are; "" where nothing is.
+  std::string wrong() {
+    wrong_.emplace();
+    run();
+    return *wrong_;
   }
   std::map<std::string, int> kinds;
   std::set<std::string> shapes;  ///< with their kinds
@@ -115,14 +126,22 @@ class LaunchCases {
     for (const auto& [planned, id] : c.shapes) {
       CAPTURE(planned.shape);
       scratch_.assign(static_cast<size_t>(planned.scratch_bytes) / 8 + 2, 0);
-      launch(c, planned, id);
-      if (planned.scratch_bytes)
-        launch(c, planned, id);  // what it leaves in its scratch is fit for the next run
-      check(c, *want);
+      // What it leaves in its scratch is fit for the next run.
+      for (int k = races_ ? races_ : planned.scratch_bytes ? 2 : 1; k > 0; --k) {
+        launch(c, planned, id);
+        if (races_) check(c, *want);
+      }
+      if (!races_) check(c, *want);
     }
   }
 
-  static void check(LaunchCase& c, const std::vector<Tensor>& want) {
+  void check(LaunchCase& c, const std::vector<Tensor>& want) {
+    if (wrong_) {
+      const Tensor got = c.places[c.launch.inputs.size()].take();
+      const Difference d = compare(got, want[0], model_tolerance(got.dtype()));
+      if (!d.ok && wrong_->empty()) *wrong_ = d.text;
+      return;
+    }
     for (size_t k = 0; k < c.launch.outputs.size(); ++k) {
       const auto at =
           std::ranges::find(c.graph.outputs(), c.launch.outputs[k]) - c.graph.outputs().begin();
@@ -159,14 +178,24 @@ class LaunchCases {
       const std::string wrong = kernels_.launch(
           id, planned.arguments(addresses), {static_cast<unsigned>(planned.blocks), 1, 1},
           {static_cast<unsigned>(planned.threads_x), static_cast<unsigned>(planned.threads_y), 1});
-      REQUIRE_MESSAGE(wrong.empty(), wrong);
+      if (wrong_ && wrong_->empty()) *wrong_ = wrong;
+      if (!wrong_) REQUIRE_MESSAGE(wrong.empty(), wrong);
     }
     if (planned.complaint) CHECK(planned.complaint(scratch()) == "");
+  }
+  std::string mutated(std::string source) const {
+    const auto& [from, to] = mutation;
+    if (from.empty()) return source;
+    const size_t at = source.find(from);
+    REQUIRE(at != std::string::npos);
+    return source.replace(at, from.size(), to);
   }
   std::span<const char> scratch() const {
     return {reinterpret_cast<const char*>(scratch_.data()), scratch_.size() * 8};
   }
 
+  const int races_;
+  std::optional<std::string> wrong_;
   std::deque<LaunchCase> cases_;
   HostKernels kernels_;
   std::vector<uint64_t> scratch_;
