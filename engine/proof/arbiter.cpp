@@ -224,14 +224,15 @@ double longest_sum(const Graph& g, const Values& values, const Semantics& ops) {
 /// The differences at one output that are still to be explained.
 class Output {
  public:
-  /// `ulps`: of the result, whatever its operands are.
+  /// `ulps`: of the result, whatever its operands are. `expanded`: the graph after has more nodes.
   Output(const Tensor& want, const Tensor& got, const Tensor& truth, const Tensor& other,
-         double ulps)
+         double ulps, bool expanded)
       : want_(want),
         got_(got),
         truth_(truth),
         other_(other),
         ulps_(ulps),
+        expanded_(expanded),
         real_(is_float(want.dtype())) {
     for (int64_t k = 0; k < want.numel(); ++k)
       if (!same(want.at_f64(k), got.at_f64(k)))
@@ -258,7 +259,7 @@ class Output {
       for (const auto& [moved, still] : {std::pair(&before, &truth_), std::pair(&after, &other_)}) {
         const double to = moved->at_f64(e.at), by = std::abs(to - still->at_f64(e.at));
         if (std::isfinite(by)) e.spread = std::max(e.spread, by);
-        if (std::isfinite(by) && moved == &before) e.own = std::max(e.own, by);
+        if (std::isfinite(by) && moved == &before) e.own = std::max(e.own.value_or(0), by);
         // In the graph before, or away from it in the one after: what gives NaN however its
         // operands move was put in.
         e.met |= !std::isfinite(got_.at_f64(e.at)) &&
@@ -273,8 +274,9 @@ class Output {
  private:
   struct Element {
     int64_t at;
-    double least, greatest;      ///< of the evaluations of the graph before that are finite
-    double spread = 0, own = 0;  ///< own: in the graph before
+    double least, greatest;  ///< of the evaluations of the graph before that are finite
+    double spread = 0;
+    std::optional<double> own;  ///< in the graph before; none: a power of what is negative
     bool met =
         false;  ///< noise alone makes what came out, or undoes it: an infinity or NaN at a pole
   };
@@ -289,15 +291,18 @@ class Output {
     if (same(got, truth) || e.met) return true;
     const FloatLimits l = float_limits(want_.dtype());
     const double scale = std::isfinite(truth) ? std::abs(truth) : 0;
-    // Where nothing is left of a number, its own rounding must have been as large.
+    // Where nothing is left of a number, the rounding of the graph before must explain it: unless
+    // one operator became several, whose steps it does not show.
+    const double spread = got == 0 && !expanded_ ? e.own.value_or(e.spread) : e.spread;
     const double bound =
-        kSafety * e.own + std::max(ulps_ * 2 * l.epsilon() * scale, kLost * l.smallest());
+        kSafety * spread + std::max(ulps_ * 2 * l.epsilon() * scale, kLost * l.smallest());
     if (!std::isfinite(got)) return false;
     return std::abs(want - got) <= bound || (got >= e.least - bound && got <= e.greatest + bound);
   }
 
   const Tensor &want_, &got_, &truth_, &other_;
   double ulps_;
+  bool expanded_;
   bool real_;
   std::vector<Element> open_;
 };
@@ -309,6 +314,7 @@ std::string unexplained(const ArbiterCase& c, const Semantics& ops, const Limits
   const auto truth = before.run(*c.inputs, nullptr), other = after.run(*c.inputs, nullptr);
   if (!truth || !other) return "it cannot be evaluated in f64";
   std::vector<Output> outputs;
+  const bool expanded = c.after->order().size() > c.before->order().size();
   const double ulps = kUlps + kUlpsOfTerm * std::max(longest_sum(*c.before, *truth, ops),
                                                      longest_sum(*c.after, *other, ops));
   auto at = [](const Graph& g, const Values& all, size_t k) -> const Tensor& {
@@ -321,7 +327,7 @@ std::string unexplained(const ArbiterCase& c, const Semantics& ops, const Limits
       if (t->dims() != (*c.want)[k].dims())
         return fmt::format("output {} has another shape in f64", k);
     outputs.emplace_back((*c.want)[k], (*c.got)[k], at(*c.before, *truth, k),
-                         at(*c.after, *other, k), ulps);
+                         at(*c.after, *other, k), ulps, expanded);
   }
   Draw noise(1);
   for (int n = 0; n < kEvaluations && std::ranges::any_of(

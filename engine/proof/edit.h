@@ -24,6 +24,7 @@ struct Mutation {
   std::function<void(Graph&)> apply;
   bool of_operator =
       false;  ///< changes an operator, its attributes or number of operands; else values and sizes
+  bool last = false;  ///< takes nodes away: no other is made behind it
 };
 /// What a rule's pattern says about the graphs to try.
 struct MutationScope {

@@ -372,8 +372,11 @@ std::unique_ptr<Graph> Generator::changed(const Graph& g, const std::vector<Muta
   for (int64_t n = draw_.between(int64_t{1}, int64_t{3}); n > 0; --n)
     if (const auto& from =
             all.empty() || (!of_operators.empty() && draw_.chance(70)) ? of_operators : all;
-        !from.empty())
-      draw_.of(from)->apply(*out);
+        !from.empty()) {
+      const Mutation* m = draw_.of(from);
+      m->apply(*out);
+      if (m->last) break;
+    }
   return infer_again(*ctx_.ops, *out) && small(*out) ? std::move(out) : nullptr;
 }
 

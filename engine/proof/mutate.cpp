@@ -63,7 +63,7 @@ class Mutator {
  private:
   template <class F>
   void add(std::string text, F&& change) {
-    out_.push_back({std::move(text), std::forward<F>(change), of_operator_});
+    out_.push_back({std::move(text), std::forward<F>(change), of_operator_, false});
   }
   std::vector<ValueId> inputs() const { return g_.inputs(); }
   std::vector<ValueId> tensors() const { return tensors_of(g_); }
@@ -474,13 +474,15 @@ class Mutator {
       if (a) all.push_back(n);
     }
     if (first.size() > 1 && first.size() >= g_.outputs().size())
-      for (int64_t to : {2, 0})
+      for (int64_t to : {2, 0}) {
         add(fmt::format("convolutions of an input {}, and nothing else is left",
                         to ? "get 2 groups" : "are depthwise"),
             [=](Graph& g) {
               for (NodeId n : first) group(g, n, to);
               give(g, first);
             });
+        out_.back().last = true;
+      }
     for (int64_t to : {2, 0}) {
       const std::string how = to ? "gets 2 groups" : "is depthwise";
       for (NodeId n : all)

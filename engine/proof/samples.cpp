@@ -138,7 +138,8 @@ void Samples::pairs_of(size_t sample) {
   const std::vector<Mutation> single = mutations(*base, scope_);
   std::vector<std::pair<uint32_t, uint32_t>> order;
   for (uint32_t a = 0; a < single.size(); ++a)
-    for (uint32_t b = a + 1; b < single.size(); ++b) order.emplace_back(a, b);
+    for (uint32_t b = a + 1; b < single.size(); ++b)
+      if (!single[a].last && !single[b].last) order.emplace_back(a, b);
   auto first = std::partition(order.begin(), order.end(),
                               [&](const auto& p) { return single[p.first].of_operator; });
   std::mt19937 random(static_cast<uint32_t>(sample) + 1);

@@ -444,8 +444,10 @@ class Instantiation {
   // --- constants
 
   bool is_constant(ValueId v) { return folded_.contains(v) || s().constant(v); }
+  /// What does not saturate is no plain rounding of its value in f64.
   bool foldable(const Node& n) {
-    return deterministic(n) && interpretable(n, ops_) && n.subgraphs.empty() &&
+    return n.attrs.i("saturate", 1) != 0 && deterministic(n) && interpretable(n, ops_) &&
+           n.subgraphs.empty() &&
            std::ranges::all_of(n.inputs, [&](ValueId v) { return !v || is_constant(v); });
   }
 
