@@ -19,12 +19,25 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+double seconds_of(clockid_t clock) {
+  timespec t{};
+  clock_gettime(clock, &t);
+  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
+}
+
+/// What a process and its threads have computed so far; 0: it is gone.
+double processor_seconds(pid_t process) {
+  clockid_t clock{};
+  return clock_getcpuclockid(process, &clock) == 0 ? seconds_of(clock) : 0;
+}
+
 /// What all processes see.
 struct Shared {
   std::atomic<uint64_t> next{0};
   struct Slot {
     std::atomic<uint64_t> piece{0};
     std::atomic<double> began{0};  ///< 0: between two pieces
+    std::atomic<double> computed{0};  ///< by the process, before the piece
   } slots[64];
 };
 
@@ -49,7 +62,7 @@ void write_all(int to, const void* data, size_t bytes) {
     const uint64_t k = shared.next++;
     if (k >= work.count || (work.seconds > 0 && now() > until)) _exit(0);
     const uint64_t n = work.first + k;
-    slot.piece = n, slot.began = now();
+    slot.piece = n, slot.computed = seconds_of(CLOCK_PROCESS_CPUTIME_ID), slot.began = now();
     const std::string text = piece(n);
     slot.began = 0;
     const uint64_t head[2] = {n, text.size()};
@@ -71,7 +84,7 @@ void take_results(std::string& buffer,
 }
 
 std::string how_it_ended(const Worker& w, int status, double limit) {
-  if (w.stopped) return fmt::format("does not end within {} s", limit);
+  if (w.stopped) return fmt::format("does not end within {} s of processor time", limit);
   if (WIFSIGNALED(status))
     return fmt::format("killed by signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
   return fmt::format("ends the process with status {}", WEXITSTATUS(status));
@@ -111,7 +124,9 @@ void in_children(const Work& work, const std::function<std::string(uint64_t)>& p
       Worker& w = workers[k];
       Shared::Slot& slot = shared.slots[k];
       if (w.child <= 0) continue;
-      if (const double began = slot.began; began > 0 && now() - began > work.limit && !w.stopped)
+      if (const double began = slot.began; began > 0 && !w.stopped &&
+                                           (processor_seconds(w.child) - slot.computed > work.limit ||
+                                            now() - began > kBusy * work.limit))
         w.stopped = true, kill(w.child, SIGKILL);
       if (!(wait[k].revents & (POLLIN | POLLHUP))) continue;
       char bytes[1 << 16];

@@ -7,11 +7,15 @@
 
 namespace ferrule::fuzz {
 
+constexpr double kBusy = 10;  ///< on a machine that does other work, too
+
 struct Work {
   uint64_t first = 1;  ///< pieces are numbered from here
   uint64_t count = 0;
   double seconds = 0;  ///< begin no piece later than that; 0: all are done
-  double limit = 60;   ///< seconds that one piece may take; the stubs compile kernels with g++
+  /// Seconds of processor time that one piece may take; the stubs compile kernels with g++. On the
+  /// clock kBusy times as many, for what waits for ever.
+  double limit = 60;
   int workers = 2;
 };
 
