@@ -276,7 +276,7 @@ class Output {
     int64_t at;
     double least, greatest;  ///< of the evaluations of the graph before that are finite
     double spread = 0;
-    std::optional<double> own;  ///< in the graph before; none: a power of what is negative
+    std::optional<double> own{};  ///< in the graph before; none: a power of what is negative
     bool met =
         false;  ///< noise alone makes what came out, or undoes it: an infinity or NaN at a pole
   };
@@ -307,6 +307,33 @@ class Output {
   std::vector<Element> open_;
 };
 
+/// Whether f64 rounded nothing, nor what a rewrite folded: operands of few bits and everyday size
+/// (shorter types than f32 have such constants after rounding, too), and results that their own
+/// types hold. What two such evaluations differ by is no rounding, but a tie that one of them breaks
+/// in another way, say.
+bool without_rounding(const Graph& g, const Values& values) {
+  for (uint32_t k = 0; k < values.size(); ++k) {
+    const Value& v = g.value(ValueId{k});
+    if (!values[k] || !is_float(v.type.dtype)) continue;
+    if (v.type.dtype != DType::f32 && v.type.dtype != DType::f64) return false;
+    const DType holds = v.producer ? DType::f32 : DType::bf16;
+    const Tensor held = converted(converted(*values[k], holds), DType::f64);
+    for (int64_t i = 0; i < held.numel(); ++i) {
+      const double d = values[k]->at_f64(i), size = std::abs(d);
+      if (d != held.at_f64(i) || (d != 0 && (size < 0x1p-8 || size > 0x1p12))) return false;
+    }
+  }
+  return true;
+}
+
+/// The element that is another one with nothing rounded; -1: none is.
+int64_t differs_exactly(const Tensor& want, const Tensor& got, const Tensor& truth,
+                        const Tensor& other) {
+  for (int64_t i = 0; i < want.numel(); ++i)
+    if (want.at_f64(i) != got.at_f64(i) && truth.at_f64(i) != other.at_f64(i)) return i;
+  return -1;
+}
+
 }  // namespace
 
 std::string unexplained(const ArbiterCase& c, const Semantics& ops, const Limits& limits) {
@@ -320,12 +347,25 @@ std::string unexplained(const ArbiterCase& c, const Semantics& ops, const Limits
   auto at = [](const Graph& g, const Values& all, size_t k) -> const Tensor& {
     return *all[g.outputs()[k].index];
   };
+  const bool exact =
+      !c.ordinary && without_rounding(*c.before, *truth) && without_rounding(*c.after, *other);
+  auto told = [&](size_t k, int64_t e) {
+    return fmt::format("output {}: element {} is {}, want {} ({} in f64)",
+                       escape(c.before->value(c.before->outputs()[k]).name), e,
+                       (*c.got)[k].at_f64(e), (*c.want)[k].at_f64(e),
+                       at(*c.before, *truth, k).at_f64(e));
+  };
   for (size_t k = 0; k < c.want->size(); ++k) {
     if ((*c.want)[k].dtype() != (*c.got)[k].dtype() || (*c.want)[k].dims() != (*c.got)[k].dims())
       return fmt::format("output {} has another type or shape", k);
     for (const Tensor* t : {&at(*c.before, *truth, k), &at(*c.after, *other, k)})
       if (t->dims() != (*c.want)[k].dims())
         return fmt::format("output {} has another shape in f64", k);
+    if (exact)
+      if (const int64_t e = differs_exactly((*c.want)[k], (*c.got)[k], at(*c.before, *truth, k),
+                                            at(*c.after, *other, k));
+          e >= 0)
+        return told(k, e);
     outputs.emplace_back((*c.want)[k], (*c.got)[k], at(*c.before, *truth, k),
                          at(*c.after, *other, k), ulps, expanded);
   }
@@ -347,11 +387,7 @@ std::string unexplained(const ArbiterCase& c, const Semantics& ops, const Limits
       return "";
     if (was.underflow) outputs[k].forgive_lost();
     if (outputs[k].done()) continue;
-    const int64_t e = outputs[k].first();
-    return fmt::format("output {}: element {} is {}, want {} ({} in f64)",
-                       escape(c.before->value(c.before->outputs()[k]).name), e,
-                       (*c.got)[k].at_f64(e), (*c.want)[k].at_f64(e),
-                       at(*c.before, *truth, k).at_f64(e));
+    return told(k, outputs[k].first());
   }
   return "";
 }

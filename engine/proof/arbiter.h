@@ -21,7 +21,8 @@ struct ArbiterCase {
 /// "" where every difference is explained: both results are within the error bound of each other,
 /// or what came out is within it of the f64 value, which the graph before lost to the limits of its
 /// type, or a value inside of one of the graphs overflowed (of ordinary numbers: or underflowed),
-/// or NaN became an integer. Else which element is not.
+/// or NaN became an integer. Else which element is not. Where nothing is rounded, nothing is
+/// explained: a tie that one of the two breaks in another way is another result.
 std::string unexplained(const ArbiterCase& c, const Semantics& ops, const Limits& limits);
 
 }  // namespace ferrule

@@ -113,9 +113,22 @@ const Case kWrong[] = {
      "int64[1] s = {1}, int64[1] e = {2}, int64[1] a = {1}> { t = Conv(i, W) o = Slice(t, s, e, a) "
      "}",
      "types: [f32]\n"},
+    {"halves that become even numbers", "reassociating", "y = Round(Mul(x, c!))",
+     "y = Floor(Add(Mul(x, c), CastLike({0.5}, x)))",
+     "g (float[3] i) => (float[3] o) <float c = {0.3}> { t = Mul(i, c) o = Round(t) }"},
+    {"axes of two operators that count from the end", "exact",
+     "t = Gather<axis=$a>(x, k!)\ny = Gather<axis=$b>(t, j!)",
+     "y = Gather<axis={a}>(x, Gather<axis=0>(k, j))",
+     "g (float[4,3] i) => (float[2,3] o) <int64[3] k = {3, 0, 1}, int64[2] j = {1, 2}> { t = "
+     "Gather<axis=0>(i, k) o = Gather<axis=0>(t, j) }",
+     "where:\n  - {id: axis, sound: \"a == b\", why: \"no\"}\n"},
 };
 
 const Case kRight[] = {
+    {"a product that is rounded, in another order", "reassociating",
+     "y = Round(Mul(Mul(x, a!), b!))", "y = Round(Mul(x, Mul(a, b)))",
+     "g (float[3] i) => (float[3] o) <float a = {0.3}, float b = {1.5}> { s = Mul(i, a) t = Mul(s, "
+     "b) o = Round(t) }"},
     {"two negations", "exact", "y = Neg(Neg(x))", "y = x",
      "g (float[2,3] i) => (float[2,3] o) { t = Neg(i) o = Neg(t) }"},
     {"a sum in another order", "reassociating", "y = Add(Add(x, a), b)", "y = Add(x, Add(a, b))",
