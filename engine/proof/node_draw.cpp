@@ -243,14 +243,6 @@ Attrs NodeDraw::modes(const Node& n, const PatternExpr& e) {
   return out;
 }
 
-/// What another node says of an attribute of this name: conditions compare axes of two operators.
-std::optional<Attr> NodeDraw::said_before(const AttributeSchema& a) {
-  std::vector<Attr> said;
-  for (NodeId id : g_.order())
-    if (const Attr* v = g_.node(id).attrs.find(a.name)) said.push_back(*v);
-  return said.empty() ? std::nullopt : std::optional(draw_.of(said));
-}
-
 /// Beside the modes.
 bool NodeDraw::attributes(Node& n, const PatternExpr& e, Bound& attrs, int rank, int attempt) {
   Bound bound = attrs;
@@ -268,10 +260,7 @@ bool NodeDraw::attributes(Node& n, const PatternExpr& e, Bound& attrs, int rank,
     }
     auto it = bound.find(p->bind);
     if (it == bound.end()) {
-      auto v = !a.required && draw_.chance(30) ? a.usual
-               : draw_.chance(40)              ? said_before(a)
-                                               : std::nullopt;
-      if (!v) v = propose_.attribute(n.op.text(), a, rank);
+      auto v = !a.required && draw_.chance(30) ? a.usual : propose_.attribute(n.op.text(), a, rank);
       if (!v) v = a.usual;
       if (!v) return false;
       it = bound.emplace(p->bind, std::move(*v)).first;

@@ -48,7 +48,6 @@ class NodeDraw {
   bool types(const Node& n, std::vector<OperandDraw>& in, const std::vector<bool>& fresh,
              Sizes& sizes);
   Attrs modes(const Node& n, const PatternExpr& e);
-  std::optional<Attr> said_before(const AttributeSchema& a);
   bool attributes(Node& n, const PatternExpr& e, Bound& attrs, int rank, int attempt);
   std::vector<DType> allowed(const Node& n, size_t slot) const;
   std::string variable(const Node& n, size_t slot) const;

@@ -316,12 +316,7 @@ Tensor Proposer::integers(DType t, const Shape& beside, const Graph& g, const Pl
   const bool scalar = values.size() == 1 && (way == 0 || (way == 12 && draw_.chance(40)));
   std::vector<int64_t> dims;
   if (!scalar) dims.push_back(std::ssize(values));
-  if (!scalar && draw_.chance(way == 17 ? 40 : 5)) {  // places may be a matrix of them
-    const bool matrix = dims[0] % 2 == 0 && draw_.chance(50), first = draw_.chance(50);
-    const int64_t more = matrix ? 2 : 1;
-    dims[0] /= more;
-    dims.insert(first ? dims.begin() : dims.end(), more);
-  }
+  if (way == 17 && draw_.chance(40)) dims.insert(draw_.chance(50) ? dims.begin() : dims.end(), 1);
   return converted(Tensor::of_i64(dims, values), t);
 }
 

@@ -116,12 +116,6 @@ const Case kWrong[] = {
     {"halves that become even numbers", "reassociating", "y = Round(Mul(x, c!))",
      "y = Floor(Add(Mul(x, c), CastLike({0.5}, x)))",
      "g (float[3] i) => (float[3] o) <float c = {0.3}> { t = Mul(i, c) o = Round(t) }"},
-    {"axes of two operators that count from the end", "exact",
-     "t = Gather<axis=$a>(x, k!)\ny = Gather<axis=$b>(t, j!)",
-     "y = Gather<axis={a}>(x, Gather<axis=0>(k, j))",
-     "g (float[4,3] i) => (float[2,3] o) <int64[3] k = {3, 0, 1}, int64[2] j = {1, 2}> { t = "
-     "Gather<axis=0>(i, k) o = Gather<axis=0>(t, j) }",
-     "where:\n  - {id: axis, sound: \"a == b\", why: \"no\"}\n"},
 };
 
 const Case kRight[] = {
