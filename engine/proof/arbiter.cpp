@@ -309,8 +309,8 @@ class Output {
 
 /// Whether f64 rounded nothing, nor what a rewrite folded: operands of few bits and everyday size
 /// (shorter types than f32 have such constants after rounding, too), and results that their own
-/// types hold. What two such evaluations differ by is no rounding, but a tie that one of them breaks
-/// in another way, say.
+/// types hold. What two such evaluations differ by is no rounding, but a tie that one of them
+/// breaks in another way, say.
 bool without_rounding(const Graph& g, const Values& values) {
   for (uint32_t k = 0; k < values.size(); ++k) {
     const Value& v = g.value(ValueId{k});

@@ -36,7 +36,7 @@ struct Shared {
   std::atomic<uint64_t> next{0};
   struct Slot {
     std::atomic<uint64_t> piece{0};
-    std::atomic<double> began{0};  ///< 0: between two pieces
+    std::atomic<double> began{0};     ///< 0: between two pieces
     std::atomic<double> computed{0};  ///< by the process, before the piece
   } slots[64];
 };
@@ -124,9 +124,10 @@ void in_children(const Work& work, const std::function<std::string(uint64_t)>& p
       Worker& w = workers[k];
       Shared::Slot& slot = shared.slots[k];
       if (w.child <= 0) continue;
-      if (const double began = slot.began; began > 0 && !w.stopped &&
-                                           (processor_seconds(w.child) - slot.computed > work.limit ||
-                                            now() - began > kBusy * work.limit))
+      if (const double began = slot.began;
+          began > 0 && !w.stopped &&
+          (processor_seconds(w.child) - slot.computed > work.limit ||
+           now() - began > kBusy * work.limit))
         w.stopped = true, kill(w.child, SIGKILL);
       if (!(wait[k].revents & (POLLIN | POLLHUP))) continue;
       char bytes[1 << 16];
