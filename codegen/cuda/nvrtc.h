@@ -51,8 +51,8 @@ std::string spill_warning(const Cubin& cubin);
 int occupancy(const Cubin& cubin, const Target& target, int block_threads);
 
 /// Compiles `source` for `target` ("sm_90"; "compute_90": to PTX, without registers and spills);
-/// `entry` is its only kernel. errors: unknown_target (neither), library_missing, arch_unsupported, library_failed with
-/// NVRTC's log.
+/// `entry` is its only kernel. errors: unknown_target (neither), library_missing, arch_unsupported,
+/// library_failed with NVRTC's log.
 Result<Cubin> compile_cuda(const std::string& source, const std::string& entry,
                            std::string_view target);
 /// The same, from `cache` if it is there (null: nowhere is looked); what had to be compiled is kept

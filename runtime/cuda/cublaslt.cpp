@@ -147,8 +147,8 @@ class Matmul final : public CublasltProduct {
     FERRULE_TRY(set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(p_)));
     if (p_.has_bias) {
       FERRULE_TRY(set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, *type));
-      FERRULE_TRY(set(CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-                      reinterpret_cast<const void*>(kBiasAlignment)));
+      FERRULE_TRY(
+          set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<const void*>(kBiasAlignment)));
     }
     FERRULE_TRY(layout(b_, *type, p_.columns, p_.depth, p_.b));
     FERRULE_TRY(layout(a_, *type, p_.depth, p_.rows, p_.a));

@@ -80,11 +80,12 @@ Status fits_driver(void* library) {
   if (!driver || !made_for) return {};
   const auto version = static_cast<int>(made_for());
   if (version / 1000 <= driver->version / 1000) return {};
-  return error(Code::library_missing, "",
-               fmt::format("cuDNN for the driver's CUDA {}", version_text(driver->version)),
-               fmt::format("libcudnn.so.9 is for CUDA {}; pip install nvidia-cudnn-cu{}, or install "
-                           "a newer driver",
-                           version_text(version), driver->version / 1000));
+  return error(
+      Code::library_missing, "",
+      fmt::format("cuDNN for the driver's CUDA {}", version_text(driver->version)),
+      fmt::format("libcudnn.so.9 is for CUDA {}; pip install nvidia-cudnn-cu{}, or install "
+                  "a newer driver",
+                  version_text(version), driver->version / 1000));
 }
 
 /// cuDNN, opened once a process.

@@ -114,8 +114,9 @@ Status Device::wait(Stream stream, std::string_view place) {
   return check(api_.cuStreamSynchronize(stream), "cuStreamSynchronize", place);
 }
 
-Result<std::shared_ptr<KernelCode>> Device::code(const std::string& source, const std::string& entry,
-                                           const std::string& target, DiskCache* cache) {
+Result<std::shared_ptr<KernelCode>> Device::code(const std::string& source,
+                                                 const std::string& entry,
+                                                 const std::string& target, DiskCache* cache) {
   const std::string key = target + ' ' + entry + '\n' + source;
   {
     std::lock_guard lock(mutex_);

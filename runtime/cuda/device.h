@@ -30,7 +30,7 @@ class Device {
     int major = 0, minor = 0;  ///< compute capability
     int multiprocessors = 0;
     int64_t memory = 0;
-    int driver = 0;              ///< CUDA's version: 12040 is 12.4
+    int driver = 0;  ///< CUDA's version: 12040 is 12.4
     int capability() const { return major * 10 + minor; }
     std::string target() const;  ///< "sm_90"
   };
@@ -55,10 +55,10 @@ class Device {
   Status download(void* to, Address from, int64_t bytes, Stream stream, std::string_view place);
   Status wait(Stream stream, std::string_view place);
 
-  /// Generated source compiled, once for all who have it; by several threads at once.  errors: those
-  /// of compile_cuda.
+  /// Generated source compiled, once for all who have it; by several threads at once.  errors:
+  /// those of compile_cuda.
   Result<std::shared_ptr<KernelCode>> code(const std::string& source, const std::string& entry,
-                                     const std::string& target, DiskCache* cache);
+                                           const std::string& target, DiskCache* cache);
   /// One block of arguments, as all generated kernels take it.  errors: those of check.
   Status launch(Function function, int64_t blocks, int threads_x, int threads_y,
                 std::string& arguments, Stream stream, std::string_view place);

@@ -44,7 +44,8 @@ Status CudaExecutable::run(std::span<const void* const> inputs, std::span<void* 
 double CudaExecutable::device_ms() {
   float ms = 0;
   const Entered entered(device_);
-  if (!complete_ || !entered.status || device_.api().cuEventElapsedTime(&ms, started_, stopped_)) return 0;
+  if (!complete_ || !entered.status || device_.api().cuEventElapsedTime(&ms, started_, stopped_))
+    return 0;
   return double{ms};
 }
 

@@ -167,7 +167,7 @@ class Generated final : public Kernel, public Tunable {
   std::string layer_;
   std::map<std::string, Loaded, std::less<>> loaded_;  ///< by shape
   Loaded* now_ = nullptr;
-  std::vector<CodePtr> prepared_;  ///< of other shapes, until they are loaded
+  std::vector<CodePtr> prepared_;       ///< of other shapes, until they are loaded
   std::vector<Address> addresses_;      ///< of the operands, the scratch, then a pass
   std::vector<std::string> arguments_;  ///< of each pass
 };

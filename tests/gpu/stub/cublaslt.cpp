@@ -33,8 +33,8 @@ struct Desc {
   int32_t bias_type = -1;
 };
 
-/// What all addresses are multiples of, as the preference promises it: A, B, C, D; then the bias, as
-/// the pointer's value has it. Unset: 256, as the library's documentation has it.
+/// What all addresses are multiples of, as the preference promises it: A, B, C, D; then the bias,
+/// as the pointer's value has it. Unset: 256, as the library's documentation has it.
 struct Preference {
   uint32_t alignment[5] = {256, 256, 256, 256, 256};
   uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
@@ -112,7 +112,8 @@ void Job::run() const {
       std::fill(column.begin(), column.end(), 0.0f);
       std::vector<float> first;
       for (int64_t k = 0; k < depth; ++k) {
-        if (halves && k == depth / 2) first = std::exchange(column, std::vector<float>(column.size()));
+        if (halves && k == depth / 2)
+          first = std::exchange(column, std::vector<float>(column.size()));
         const float f = right[static_cast<size_t>(j * depth + k)];
         const float* l = left.data() + k * m;
         for (int64_t i = 0; i < m; ++i) column[static_cast<size_t>(i)] += l[i] * f;
@@ -272,7 +273,8 @@ API cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     return wrong(why);
   Preference promised = of<Preference>(p);
   promised.alignment[4] = alignment_of(of<Desc>(d).bias);
-  // One that cannot be had, as the library may list it, then what is allowed, the least exact first.
+  // One that cannot be had, as the library may list it, then what is allowed, the least exact
+  // first.
   std::vector<uint64_t> algorithms{kRefused};
   const bool shorter = of<Layout>(y).type != CUDA_R_32F;
   if (shorter && (promised.reductions & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE))
@@ -286,8 +288,7 @@ API cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     static_assert(sizeof promised <= sizeof results[k].algo - 8);
     std::memcpy(&results[k].algo.data[1], &promised, sizeof promised);
     results[k].workspaceSize = algorithm == 1 ? 4096 : 0;
-    results[k].state =
-        algorithm == kRefused ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
+    results[k].state = algorithm == kRefused ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
   }
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -207,18 +207,18 @@ TEST_CASE("every device has something that it loads, where NVRTC knows it or an 
   };
   for (const Case& c : {Case{"sm_90", 90, of13, "sm_90"}, Case{"sm_100", 103, of13, "sm_100"},
                         // NVRTC is older than the device, by a step and by a generation.
-                        Case{"sm_86", 89, {75, 80}, "sm_80"}, Case{"sm_100", 100, of12, "compute_90"},
-                        Case{"sm_89", 89, {90}, "sm_89"},
+                        Case{"sm_86", 89, {75, 80}, "sm_80"},
+                        Case{"sm_100", 100, of12, "compute_90"}, Case{"sm_89", 89, {90}, "sm_89"},
                         // No target is of the device's generation.
-                        Case{"sm_120", 130, of13, "compute_121"}, Case{"sm_120", 121, of13, "sm_120"},
-                        Case{"sm_90", 90, {}, "sm_90"}}) {
+                        Case{"sm_120", 130, of13, "compute_121"},
+                        Case{"sm_120", 121, of13, "sm_120"}, Case{"sm_90", 90, {}, "sm_90"}}) {
     CAPTURE(c.target);
     CAPTURE(c.device);
     CHECK(loadable_architecture(c.target, c.device, c.known) == c.wanted);
   }
   if (no_nvrtc()) return;
-  auto ptx = compile_cuda(*cuda_source(linear(product(DType::f32)), "kernel", ""), "kernel",
-                          "compute_90");
+  auto ptx =
+      compile_cuda(*cuda_source(linear(product(DType::f32)), "kernel", ""), "kernel", "compute_90");
   REQUIRE_MESSAGE(ptx.has_value(), (ptx ? "" : ptx.error().message));
   CHECK(ptx->bytes.find(".target sm_90") != std::string::npos);
   CHECK(ptx->bytes.back() == 0);

@@ -295,8 +295,10 @@ TEST_CASE("sums of parts of a product are not rounded to 16 bits") {
   for (const std::string& plan : (*product)->plans()) {
     CAPTURE(plan);
     REQUIRE((*product)->choose(plan).has_value());
-    REQUIRE((*product)->execute(nullptr, {a.data(), b.data(), nullptr, nullptr, y.data()},
-                                workspace.data()).has_value());
+    REQUIRE(
+        (*product)
+            ->execute(nullptr, {a.data(), b.data(), nullptr, nullptr, y.data()}, workspace.data())
+            .has_value());
     CHECK(Tensor(DType::f16, {1}, nullptr, y.data()).at_f64(0) == 2);
   }
 }
