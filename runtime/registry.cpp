@@ -80,14 +80,26 @@ int compute_capability(std::string_view target) {
   return cc;
 }
 
-/// The device's own target, else the newest of its generation that it runs.
+/// The device's own target, else the newest of its generation that it runs; for a generation that
+/// came after them all, the newest.
 std::string nearest_target(const std::string& device, const std::vector<std::string>& known) {
   const int own = compute_capability(device);
-  int best = 0;
-  for (const std::string& name : known)
-    if (const int cc = compute_capability(name); cc <= own && cc / 10 == own / 10)
-      best = std::max(best, cc);
+  int best = 0, newest = 0;
+  for (const std::string& name : known) {
+    const int cc = compute_capability(name);
+    newest = std::max(newest, cc);
+    if (cc <= own && cc / 10 == own / 10) best = std::max(best, cc);
+  }
+  if (!best && newest / 10 < own / 10) best = newest;
   return best ? fmt::format("sm_{}", best) : device;
+}
+
+/// A plan for another generation than the device's is a mistake, where a target is of the device's.
+Status fits_device(const Backend& cuda, const std::string& target,
+                   const std::vector<std::string>& known) {
+  const std::string device = cuda.device_target(), nearest = nearest_target(device, known);
+  if (compute_capability(target) / 10 == compute_capability(nearest) / 10) return {};
+  return error(Code::wrong_device, "backend cuda", escape(target), device, cuda.device_name());
 }
 
 constexpr const char* kBackends[] = {"cpu", "cuda", "reference", "null"};
@@ -127,6 +139,7 @@ Result<BackendChoice> choose_backend(std::string_view name, const std::string& t
     auto cuda = find_backend("cuda");
     if (cuda) {
       choice.backend = *cuda;
+      if (for_gpu) FERRULE_TRY(fits_device(**cuda, target, known));
       if (target.empty()) choice.target = nearest_target((*cuda)->device_target(), known);
       return choice;
     }

@@ -31,6 +31,8 @@ struct Nvrtc {
   int (*log)(Handle, char*);
   int (*cubin_size)(Handle, size_t*);
   int (*cubin)(Handle, char*);
+  int (*ptx_size)(Handle, size_t*);
+  int (*ptx)(Handle, char*);
   const char* (*text)(int);
   NvrtcInfo info;
 };
@@ -56,6 +58,8 @@ Result<Nvrtc> functions_of(void* library, const std::string& path) {
   take(n.log, "nvrtcGetProgramLog");
   take(n.cubin_size, "nvrtcGetCUBINSize");
   take(n.cubin, "nvrtcGetCUBIN");
+  take(n.ptx_size, "nvrtcGetPTXSize");
+  take(n.ptx, "nvrtcGetPTX");
   take(n.text, "nvrtcGetErrorString");
   if (!missing.empty())
     return error(Code::library_missing, "", path, fmt::format("it has no {}", missing));
@@ -112,14 +116,21 @@ void read_log(Cubin& c) {
   c.shared_bytes = number_before(c.log, "([0-9]+) bytes smem");
 }
 
-Status known_architecture(std::string_view target, const NvrtcInfo& info) {
+constexpr std::string_view kVirtual = "compute_";
+
+/// "sm_90", "compute_90": 90; 0 for what is neither.
+int capability(std::string_view target) {
   int cc = 0;
+  const size_t name = target.starts_with("sm_") ? 3 : target.starts_with(kVirtual) ? 8 : 0;
+  const char* end = target.data() + target.size();
+  return name && std::from_chars(target.data() + name, end, cc).ptr == end ? cc : 0;
+}
+
+Status known_architecture(std::string_view target, const NvrtcInfo& info) {
+  const int cc = capability(target);
   std::string known;
   for (int a : info.architectures) known += fmt::format("{}sm_{}", known.empty() ? "" : ", ", a);
-  bool ok = target.starts_with("sm_") &&
-            std::from_chars(target.data() + 3, target.data() + target.size(), cc).ptr ==
-                target.data() + target.size();
-  if (!ok) return error(Code::unknown_target, "CUDA kernel", escape(target), known);
+  if (!cc) return error(Code::unknown_target, "CUDA kernel", escape(target), known);
   if (!info.architectures.empty() && !contains(info.architectures, cc))
     return error(Code::arch_unsupported, "CUDA kernel",
                  fmt::format("NVRTC {}.{}", info.major, info.minor), target, known);
@@ -175,6 +186,20 @@ std::string spill_warning(const Cubin& c) {
       c.spill_bytes);
 }
 
+std::string loadable_architecture(std::string_view target, int device,
+                                  const std::vector<int>& known) {
+  const int wanted = capability(target);
+  const bool runs = wanted / 10 == device / 10 && wanted <= device;
+  if (runs && (known.empty() || contains(known, wanted))) return std::string(target);
+  int same = 0, older = 0;
+  for (const int cc : known) {
+    int& best = cc / 10 == device / 10 ? same : older;
+    if (cc <= device) best = std::max(best, cc);
+  }
+  if (same) return fmt::format("sm_{}", same);
+  return older ? fmt::format("{}{}", kVirtual, older) : std::string(target);
+}
+
 void nvrtc_for_driver(int cuda_major) { newest_wanted = cuda_major; }
 
 Result<NvrtcInfo> nvrtc_info() {
@@ -205,9 +230,10 @@ Result<Cubin> compile_cuda(const std::string& source, const std::string& entry,
     n.log(program, out.log.data());
     out.log.resize(size - 1);
   }
-  if (code == 0 && (code = n.cubin_size(program, &size)) == 0) {
+  const bool ptx = target.starts_with(kVirtual);
+  if (code == 0 && (code = (ptx ? n.ptx_size : n.cubin_size)(program, &size)) == 0) {
     out.bytes.resize(size);
-    code = n.cubin(program, out.bytes.data());
+    code = (ptx ? n.ptx : n.cubin)(program, out.bytes.data());
   }
   n.destroy(&program);
   if (code) return failed(code, out.log);

@@ -36,6 +36,13 @@ Result<NvrtcInfo> nvrtc_info();
 /// other.
 void nvrtc_for_driver(int cuda_major);
 
+/// What to compile for, so that a device of capability `device` (103 is 10.3) loads it: `target`
+/// itself ("sm_100") where the device is of its generation and NVRTC knows it, else the newest
+/// of the device's generation that NVRTC knows, else PTX ("compute_90"), which the driver compiles.
+/// Where there is none: `target`, whose compilation says what is known.
+std::string loadable_architecture(std::string_view target, int device,
+                                  const std::vector<int>& known);
+
 /// For logs and reports, to stand behind the layer's name; "" where all of the kernel's values have
 /// registers.
 std::string spill_warning(const Cubin& cubin);
@@ -43,9 +50,9 @@ std::string spill_warning(const Cubin& cubin);
 /// Estimated percent of a multiprocessor's threads, in blocks of so many.
 int occupancy(const Cubin& cubin, const Target& target, int block_threads);
 
-/// Compiles `source` for `target` ("sm_90"); `entry` is its only kernel.
-/// errors: unknown_target (not "sm_NN"), library_missing, arch_unsupported, library_failed with
-/// NVRTC's log.
+/// Compiles `source` for `target` ("sm_90"; "compute_90": to PTX, without registers and spills);
+/// `entry` is its only kernel. errors: unknown_target (neither), library_missing, arch_unsupported,
+/// library_failed with NVRTC's log.
 Result<Cubin> compile_cuda(const std::string& source, const std::string& entry,
                            std::string_view target);
 /// The same, from `cache` if it is there (null: nowhere is looked); what had to be compiled is kept

@@ -21,11 +21,11 @@ Status fits_driver(const NvrtcInfo& nvrtc, int driver) {
                version_text(nvrtc.major * 1000));
 }
 
-/// Code for one compute capability runs on those of the same generation that are not older.
+/// Facts of one compute capability hold for those that are not older; which generation is planned
+/// for is choose_backend's business.
 Status fits_device(const Target& target, const Device::Info& info) {
-  const int major = static_cast<int>(target.cc),
-            minor = static_cast<int>(target.cc * 10 + 0.5) % 10;
-  if (target.device == "gpu" && major == info.major && minor <= info.minor) return {};
+  const int cc = static_cast<int>(target.cc * 10 + 0.5);
+  if (target.device == "gpu" && cc <= info.capability()) return {};
   return error(Code::wrong_device, kPlace, target.name, info.target(), info.name);
 }
 
@@ -54,7 +54,8 @@ class CudaBackend final : public Backend {
   Applicable<std::unique_ptr<Executable>> prepare(const PrepareContext& context) override {
     FERRULE_TRY(available());
     FERRULE_TRY(fits_device(context.target, device().info()));
-    FERRULE_TRY(device().enter());
+    Entered entered(device());
+    FERRULE_TRY(std::move(entered.status));
     return CudaExecutable::make(context, device(), pool_);
   }
 

@@ -8,6 +8,7 @@
 #include <cublasLt.h>
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #endif
@@ -37,6 +38,8 @@ namespace {
 
 constexpr size_t kWorkspace = size_t{32} << 20;  // what NVIDIA advises for Hopper
 constexpr int kMostPlans = 8;
+// From the pointer's value, heuristics take how all biases are aligned: null would be anything.
+constexpr uintptr_t kBiasAlignment = 16;
 
 #define FERRULE_CUBLASLT(X)   \
   X(Create)                   \
@@ -144,7 +147,8 @@ class Matmul final : public CublasltProduct {
     FERRULE_TRY(set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(p_)));
     if (p_.has_bias) {
       FERRULE_TRY(set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, *type));
-      FERRULE_TRY(set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(nullptr)));
+      FERRULE_TRY(
+          set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<const void*>(kBiasAlignment)));
     }
     FERRULE_TRY(layout(b_, *type, p_.columns, p_.depth, p_.b));
     FERRULE_TRY(layout(a_, *type, p_.depth, p_.rows, p_.a));
@@ -215,6 +219,10 @@ class Matmul final : public CublasltProduct {
                    layer_, "cublasLtMatmulPreferenceSetAttribute");
     };
     Status s = prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspace);
+    // Sums of parts are not rounded to 16 bits before they are added up.
+    constexpr uint32_t kReductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    if (s && p_.dtype != DType::f32)
+      s = prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, kReductions);
     // Rows are columns there: its first matrix is our second.
     for (auto [attribute, matrix] :
          {std::pair{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &p_.b},
@@ -228,6 +236,10 @@ class Matmul final : public CublasltProduct {
                                          results_.data(), &found_);
     api_.MatmulPreferenceDestroy(preference);
     FERRULE_TRY(std::move(s));
+    found_ = static_cast<int>(
+        std::remove_if(results_.begin(), results_.begin() + std::max(found_, 0),
+                       [](const auto& r) { return r.state != CUBLAS_STATUS_SUCCESS; }) -
+        results_.begin());
     if (code == CUBLAS_STATUS_NOT_SUPPORTED || (code == CUBLAS_STATUS_SUCCESS && found_ == 0))
       return not_applicable(escape(layer_), "this product", "cuBLASLt has no algorithm for it");
     FERRULE_TRY(check(code, layer_, "cublasLtMatmulAlgoGetHeuristic"));

@@ -3,6 +3,7 @@
 // missing; no exception leaves this file.
 #include "runtime/cuda/cudnn_graph.h"
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,8 +11,11 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <optional>
+#include <set>
 
 #include "engine/base/diagnostics.h"
+#include "runtime/cuda/driver.h"
 #include "runtime/cuda/open_library.h"
 
 #ifdef FERRULE_HAVE_CUDNN
@@ -69,13 +73,31 @@ namespace {
 constexpr int64_t kMostWorkspace = int64_t{1} << 30;
 constexpr size_t kMaskVersion = 91000;
 
+/// All that there are have one name; one for a newer CUDA than the driver's loads and then fails.
+Status fits_driver(void* library) {
+  const auto& driver = Driver::get();
+  const auto made_for = reinterpret_cast<size_t (*)()>(dlsym(library, "cudnnGetCudartVersion"));
+  if (!driver || !made_for) return {};
+  const auto version = static_cast<int>(made_for());
+  if (version / 1000 <= driver->version / 1000) return {};
+  return error(
+      Code::library_missing, "",
+      fmt::format("cuDNN for the driver's CUDA {}", version_text(driver->version)),
+      fmt::format("libcudnn.so.9 is for CUDA {}; pip install nvidia-cudnn-cu{}, or install "
+                  "a newer driver",
+                  version_text(version), driver->version / 1000));
+}
+
 /// cuDNN, opened once a process.
 Status open_cudnn() {
-  static const Result<void*> library = [] {
-    auto opened = open_nvidia_library(
-        "cuDNN", {"libcudnn.so.9"},
-        "pip install nvidia-cudnn-cu13 (or -cu12), or put its lib folder on LD_LIBRARY_PATH");
-    if (opened) fe::cudnn_dlhandle = *opened;
+  static const Result<void*> library = []() -> Result<void*> {
+    FERRULE_ASSIGN(
+        void* opened,
+        open_nvidia_library(
+            "cuDNN", {"libcudnn.so.9"},
+            "pip install nvidia-cudnn-cu13 (or -cu12), or put its lib folder on LD_LIBRARY_PATH"));
+    FERRULE_TRY(fits_driver(opened));
+    fe::cudnn_dlhandle = opened;
     return opened;
   }();
   return library ? Status{} : fail(library.error());
@@ -140,6 +162,12 @@ class OpenGraph : public fe::graph::Graph {
  public:
   fe::graph::Execution_plan_list& all_plans() { return plans; }
   bool uses(int64_t uid) const { return variant_pack_uids.contains(uid); }
+  /// A tensor that the headers added and want an address for.
+  std::optional<int64_t> other_than(const std::set<int64_t>& ours) const {
+    for (const int64_t uid : variant_pack_uids)
+      if (!ours.contains(uid)) return uid;
+    return std::nullopt;
+  }
 };
 
 class Graph final : public CudnnGraph {
@@ -168,6 +196,9 @@ class Graph final : public CudnnGraph {
         return e;
       return graph_.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK});
     }));
+    if (const auto uid = graph_.other_than(uids_))
+      return error(Code::library_failed, layer_of(layer_), "cuDNN operation graph",
+                   fmt::format("nobody has an address for tensor {}", *uid));
     return guard(layer_, "heuristics", [&] {
       graph_.deselect_workspace_greater_than(kMostWorkspace);
       keep_precise(problem && problem->x.dtype == DType::f32, problem && problem->tf32);
@@ -283,6 +314,7 @@ class Graph final : public CudnnGraph {
   }
 
   TensorPtr tensor(int64_t uid, const CudnnTensor& t) {
+    uids_.insert(uid);
     return graph_.tensor(fe::graph::Tensor_attributes()
                              .set_uid(uid)
                              .set_dim(t.dims)
@@ -295,6 +327,7 @@ class Graph final : public CudnnGraph {
     numbers_.push_back({value});
     auto t = graph_.tensor(value);
     t->set_uid(kFirstNumber + static_cast<int64_t>(numbers_.size()) - 1);
+    uids_.insert(t->get_uid());
     return t;
   }
 
@@ -410,7 +443,8 @@ class Graph final : public CudnnGraph {
     return {};
   }
 
-  static void result(const TensorPtr& y, const CudnnTensor& t) {
+  void result(const TensorPtr& y, const CudnnTensor& t) {
+    uids_.insert(kY);
     y->set_output(true)
         .set_uid(kY)
         .set_data_type(*data_type(t.dtype))
@@ -428,6 +462,7 @@ class Graph final : public CudnnGraph {
   std::string layer_;
   OpenGraph graph_;
   std::deque<Number> numbers_;
+  std::set<int64_t> uids_;  ///< of all tensors that addresses are given for
   std::vector<int64_t> usable_;
   int64_t chosen_ = -1, workspace_ = 0;
   std::map<std::pair<CudnnAddresses, void*>, cudnnBackendDescriptor_t> packs_;

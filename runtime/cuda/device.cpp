@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "engine/base/diagnostics.h"
 
@@ -62,6 +63,19 @@ Status Device::enter() {
   return check(code, "cuCtxSetCurrent", kPlace);
 }
 
+Entered::Entered(Device& device) : device_(device) {
+  CUctx_st* current = nullptr;
+  status = device.check(device.lost() ? 0 : device.api_.cuCtxGetCurrent(&current),
+                        "cuCtxGetCurrent", kPlace);
+  if (!status || current == device.context_) return;
+  status = device.enter();
+  if (status) before_ = current;
+}
+
+Entered::~Entered() {
+  if (before_) (void)device_.api_.cuCtxSetCurrent(before_);
+}
+
 Status Device::check(int code, std::string_view call, std::string_view place) {
   if (code == kSuccess && !lost()) [[likely]]
     return {};
@@ -100,34 +114,41 @@ Status Device::wait(Stream stream, std::string_view place) {
   return check(api_.cuStreamSynchronize(stream), "cuStreamSynchronize", place);
 }
 
-Result<const Cubin*> Device::cubin(const std::string& source, const std::string& entry,
-                                   const std::string& target, DiskCache* cache) {
+Result<std::shared_ptr<KernelCode>> Device::code(const std::string& source,
+                                                 const std::string& entry,
+                                                 const std::string& target, DiskCache* cache) {
   const std::string key = target + ' ' + entry + '\n' + source;
   {
     std::lock_guard lock(mutex_);
-    if (auto it = cubins_.find(key); it != cubins_.end()) return &it->second;
+    if (auto it = codes_.find(key); it != codes_.end())
+      if (auto kept = it->second.lock()) return kept;
   }
   FERRULE_ASSIGN(Cubin compiled, cached_cubin(source, entry, target, cache));
+  auto made = std::make_shared<KernelCode>(*this, std::move(compiled), entry);
   std::lock_guard lock(mutex_);
-  return &cubins_.emplace(key, std::move(compiled)).first->second;
+  std::erase_if(codes_, [](const auto& c) { return c.second.expired(); });
+  auto& slot = codes_[key];
+  if (auto others = slot.lock()) return others;  // compiled meanwhile
+  slot = made;
+  return made;
 }
 
-Result<Function> Device::function(const Cubin& cubin, const std::string& entry,
-                                  std::string_view place) {
-  const std::string& code = cubin.bytes;
-  {
-    std::lock_guard lock(mutex_);
-    if (auto it = functions_.find(code); it != functions_.end()) return it->second;
+Result<Function> KernelCode::function(std::string_view place) {
+  const std::lock_guard lock(mutex_);
+  if (function_) return function_;
+  const Driver& api = device_.api();
+  FERRULE_TRY(device_.check(api.cuModuleLoadData(&module_, cubin_.bytes.data()), "cuModuleLoadData",
+                            place));
+  if (const int problem = api.cuModuleGetFunction(&function_, module_, entry_.c_str())) {
+    api.cuModuleUnload(std::exchange(module_, nullptr));
+    return fail(device_.check(problem, "cuModuleGetFunction", place).error());
   }
-  Module module = nullptr;
-  Function function = nullptr;
-  FERRULE_TRY(check(api_.cuModuleLoadData(&module, code.data()), "cuModuleLoadData", place));
-  if (const int problem = api_.cuModuleGetFunction(&function, module, entry.c_str())) {
-    api_.cuModuleUnload(module);
-    return fail(check(problem, "cuModuleGetFunction", place).error());
-  }
-  std::lock_guard lock(mutex_);
-  return functions_.emplace(code, function).first->second;
+  return function_;
+}
+
+KernelCode::~KernelCode() {
+  if (!module_) return;
+  if (const Entered entered(device_); entered.status) (void)device_.api().cuModuleUnload(module_);
 }
 
 Status Device::launch(Function function, int64_t blocks, int threads_x, int threads_y,
@@ -165,7 +186,8 @@ Buffer& Buffer::operator=(Buffer&& b) noexcept {
 
 /// What goes wrong here shows up in the next call that can say so.
 void Buffer::free() {
-  if (device_ && device_->enter()) (void)device_->api().cuMemFree(address_);
+  if (device_)
+    if (const Entered entered(*device_); entered.status) (void)device_->api().cuMemFree(address_);
   device_ = nullptr;
 }
 
@@ -192,7 +214,8 @@ Pinned& Pinned::operator=(Pinned&& p) noexcept {
 }
 
 void Pinned::free() {
-  if (device_ && device_->enter()) (void)device_->api().cuMemFreeHost(data_);
+  if (device_)
+    if (const Entered entered(*device_); entered.status) (void)device_->api().cuMemFreeHost(data_);
   device_ = nullptr;
 }
 

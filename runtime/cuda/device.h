@@ -21,6 +21,8 @@ class DiskCache;
 
 namespace ferrule::cuda {
 
+class KernelCode;
+
 class Device {
  public:
   struct Info {
@@ -28,7 +30,8 @@ class Device {
     int major = 0, minor = 0;  ///< compute capability
     int multiprocessors = 0;
     int64_t memory = 0;
-    int driver = 0;              ///< CUDA's version: 12040 is 12.4
+    int driver = 0;  ///< CUDA's version: 12040 is 12.4
+    int capability() const { return major * 10 + minor; }
     std::string target() const;  ///< "sm_90"
   };
 
@@ -39,8 +42,8 @@ class Device {
   const Info& info() const { return info_; }
   const Driver& api() const { return api_; }
 
-  /// Makes the context the calling thread's; once before anything else.  errors: device_lost,
-  /// library_failed.
+  /// Makes the context the calling thread's, for good (Entered: for a while); before anything else.
+  /// errors: device_lost, library_failed.
   Status enter();
   /// What a driver's code means. `place`: the layer, or what was being done.
   /// errors: device_memory, device_lost, library_failed.
@@ -52,17 +55,16 @@ class Device {
   Status download(void* to, Address from, int64_t bytes, Stream stream, std::string_view place);
   Status wait(Stream stream, std::string_view place);
 
-  /// The kernel `entry` of a cubin, loaded once a process.  errors: those of check.
-  Result<Function> function(const Cubin& cubin, const std::string& entry, std::string_view place);
-  /// Generated source, compiled once a process; by several threads at once.  errors: those of
-  /// compile_cuda.
-  Result<const Cubin*> cubin(const std::string& source, const std::string& entry,
-                             const std::string& target, DiskCache* cache);
+  /// Generated source compiled, once for all who have it; by several threads at once.  errors:
+  /// those of compile_cuda.
+  Result<std::shared_ptr<KernelCode>> code(const std::string& source, const std::string& entry,
+                                           const std::string& target, DiskCache* cache);
   /// One block of arguments, as all generated kernels take it.  errors: those of check.
   Status launch(Function function, int64_t blocks, int threads_x, int threads_y,
                 std::string& arguments, Stream stream, std::string_view place);
 
  private:
+  friend class Entered;
   explicit Device(const Driver& api) : api_(api) {}
   static Result<Device*> open();
 
@@ -72,8 +74,44 @@ class Device {
   std::atomic<bool> lost_ = false;
   std::mutex mutex_;  ///< of what follows
   Error why_lost_;
-  std::map<std::string, Cubin> cubins_;  ///< by target, entry and source
-  std::map<std::string, Function> functions_;
+  std::map<std::string, std::weak_ptr<KernelCode>> codes_;  ///< by target, entry and source
+};
+
+/// The device's context is the calling thread's for as long as this lives. Then it is the caller's
+/// own again, which may be another device's.
+class Entered {
+ public:
+  explicit Entered(Device& device);
+  Entered(const Entered&) = delete;
+  Entered& operator=(const Entered&) = delete;
+  ~Entered();
+  Status status;  ///< errors: those of Device::enter
+
+ private:
+  Device& device_;
+  CUctx_st* before_ = nullptr;  ///< what the caller had, if that is another one
+};
+
+/// A compiled kernel, loaded when it is first asked for and unloaded behind its last user: many
+/// shapes make many.
+class KernelCode {
+ public:
+  KernelCode(Device& device, Cubin cubin, std::string entry)
+      : device_(device), cubin_(std::move(cubin)), entry_(std::move(entry)) {}
+  KernelCode(const KernelCode&) = delete;
+  KernelCode& operator=(const KernelCode&) = delete;
+  ~KernelCode();
+  const Cubin& cubin() const { return cubin_; }
+  /// errors: those of Device::check.
+  Result<Function> function(std::string_view place);
+
+ private:
+  Device& device_;
+  const Cubin cubin_;
+  const std::string entry_;
+  std::mutex mutex_;  ///< of what follows
+  Module module_ = nullptr;
+  Function function_ = nullptr;
 };
 
 /// Memory of the device, at multiples of 256; empty ones have an address, too.

@@ -66,6 +66,7 @@ bool device_is_lost(int code) {
     case 201:  // invalid context
     case 214:  // uncorrectable ECC error
     case 220:  // uncorrectable NVLink error
+    case 226:  // an error that the GPU contained
     case 700:  // illegal address
     case 702:  // launch timeout
     case 709:  // context is destroyed
@@ -76,7 +77,9 @@ bool device_is_lost(int code) {
     case 717:  // invalid address space
     case 718:  // invalid program counter
     case 719:  // launch failed
-    case 721:  // contained error
+    case 721:  // tensor memory that was not given back
+    case 810:  // the MPS client is ended
+    case 911:  // a device outside of CUDA
     case 999:  // unknown
       return true;
     default:

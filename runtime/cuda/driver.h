@@ -48,6 +48,7 @@ bool device_is_lost(int code);
   X(cuDeviceGetAttribute, "", (int*, int, int))                                              \
   X(cuDeviceTotalMem, "_v2", (size_t*, int))                                                 \
   X(cuDevicePrimaryCtxRetain, "", (CUctx_st**, int))                                         \
+  X(cuCtxGetCurrent, "", (CUctx_st**))                                                       \
   X(cuCtxSetCurrent, "", (CUctx_st*))                                                        \
   X(cuMemGetInfo, "_v2", (size_t*, size_t*))                                                 \
   X(cuMemAlloc, "_v2", (Address*, size_t))                                                   \

@@ -40,17 +40,31 @@ Applicable<std::unique_ptr<Executable>> CudaExecutable::make(const PrepareContex
 
 /// The driver's calls may fail here as anywhere; what they would have freed ends with the process.
 CudaExecutable::~CudaExecutable() {
-  if (!device_.enter()) return;
+  const Entered entered(device_);
+  if (entered.status && stream_) (void)device_.wait(stream_, "the end of a run");
+  if (!entered.status || device_.lost()) {
+    forget();
+    return;
+  }
   const Driver& api = device_.api();
-  if (stream_) (void)device_.wait(stream_, "the end of a run");
-  if (device_.lost()) return;
   for (Segment& s : segments_)
     if (s.graph) (void)api.cuGraphExecDestroy(s.graph);
   for (Event e : events_) (void)api.cuEventDestroy(e);
   for (Event e : {started_, stopped_})
     if (e) (void)api.cuEventDestroy(e);
   steps_.clear();
+  libraries_.close();
   if (stream_) (void)api.cuStreamDestroy(stream_);
+}
+
+/// Behind the driver's end (a session that is static) and in a process that was forked, NVIDIA's
+/// libraries may crash when they are to give something back.
+void CudaExecutable::forget() {
+  static auto* mutex = new std::mutex();
+  static auto* kept = new std::vector<std::vector<Step>>();
+  const std::lock_guard lock(*mutex);
+  kept->push_back(std::move(steps_));
+  libraries_.forget();
 }
 
 Applicable<> CudaExecutable::build(const PrepareContext& context) {
@@ -65,7 +79,7 @@ Applicable<> CudaExecutable::build(const PrepareContext& context) {
   };
   FERRULE_ASSIGN(storage_, plan_storage(plan_, lowered_, pairs));
   Context kernels = this->context(context.cache);
-  compile(kernels);
+  const std::vector<CodePtr> compiled = compile(kernels);
   std::vector<int64_t> scratch(static_cast<size_t>(storage_.steps), 0);
   FERRULE_TRY(make_steps(kernels, scratch));
   FERRULE_TRY(allocate(context.limits, std::move(scratch)));
@@ -81,7 +95,7 @@ Context CudaExecutable::context(DiskCache* cache) {
 }
 
 /// All generated kernels at once. What cannot be planned shows up when its kernel is made.
-void CudaExecutable::compile(Context& context) {
+std::vector<CodePtr> CudaExecutable::compile(Context& context) {
   std::vector<const CudaLaunch*> launches;
   for (size_t layer = 0; layer < lowered_.layers.size(); ++layer)
     for (const Launch& l : lowered_.layers[layer].launches) {
@@ -92,7 +106,7 @@ void CudaExecutable::compile(Context& context) {
       if (auto planned = plan_generated(context, l, *call))
         launches.push_back(&planned_.emplace(&l, std::move(*planned)).first->second.launch);
     }
-  compile_generated(context, launches);
+  return compile_generated(context, launches);
 }
 
 Applicable<> CudaExecutable::make_steps(Context& context, std::vector<int64_t>& scratch) {

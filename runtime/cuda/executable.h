@@ -5,6 +5,7 @@
 // wait.
 #pragma once
 #include <map>
+#include <mutex>
 #include <vector>
 
 #include "engine/base/applicable.h"
@@ -85,7 +86,8 @@ class CudaExecutable final : public Executable {
   Applicable<KernelPtr> without_library(Context& context, size_t layer, const Launch& launch,
                                         const KernelCall& call);
   Status replace(Step& step, const Error& why);
-  void compile(Context& context);
+  void forget();
+  std::vector<CodePtr> compile(Context& context);
   Context context(DiskCache* cache);
   Status allocate(const Limits& limits, std::vector<int64_t> scratch);
   Status place_ports();

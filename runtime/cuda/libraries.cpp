@@ -1,5 +1,8 @@
 #include "runtime/cuda/libraries.h"
 
+#include <utility>
+#include <vector>
+
 #include "engine/base/diagnostics.h"
 #include "runtime/cuda/cublaslt.h"
 #include "runtime/cuda/cudnn_graph.h"
@@ -19,10 +22,20 @@ Status keep(Handle& handle, Result<Handle> made, std::string_view layer) {
 
 }  // namespace
 
-Libraries::~Libraries() {
+void Libraries::close() {
   graphs.clear();  // they belong to the handle
-  if (cudnn_) destroy_cudnn(cudnn_);
-  if (cublaslt_) destroy_cublaslt(cublaslt_);
+  if (cudnn_) destroy_cudnn(std::exchange(cudnn_, nullptr));
+  if (cublaslt_) destroy_cublaslt(std::exchange(cublaslt_, nullptr));
+}
+
+void Libraries::forget() {
+  static auto* kept = new std::vector<decltype(graphs)>();
+  static auto* mutex = new std::mutex();
+  const std::lock_guard lock(*mutex);
+  kept->push_back(std::move(graphs));
+  graphs.clear();
+  cudnn_ = nullptr;
+  cublaslt_ = nullptr;
 }
 
 Result<cudnnContext*> Libraries::cudnn(std::string_view layer) {

@@ -26,7 +26,11 @@ class Libraries {
   explicit Libraries(Device&) {}
   Libraries(const Libraries&) = delete;
   Libraries& operator=(const Libraries&) = delete;
-  ~Libraries();
+  ~Libraries() { close(); }
+  /// Gives the handles back; the device's context is the calling thread's.
+  void close();
+  /// Nothing is given back, for good.
+  void forget();
   /// errors: library_missing, library_failed.
   Result<cudnnContext*> cudnn(std::string_view layer);
   Result<cublasLtContext*> cublaslt(std::string_view layer);

@@ -84,6 +84,8 @@ Status CudaExecutable::measure(Step& step, Tunable& tunable, double seconds, Mea
 Result<std::vector<Measured>> CudaExecutable::measure(std::span<const void* const> inputs,
                                                       std::span<void* const> outputs,
                                                       double seconds) {
+  Entered entered(device_);
+  FERRULE_TRY(std::move(entered.status));
   FERRULE_TRY(run(inputs, outputs, nullptr));
   struct Row {
     size_t layer = 0;

@@ -17,7 +17,8 @@ constexpr int kThreadLocal =
 
 Status CudaExecutable::run(std::span<const void* const> inputs, std::span<void* const> outputs,
                            RunObserver* observer) {
-  FERRULE_TRY(device_.enter());
+  Entered entered(device_);
+  FERRULE_TRY(std::move(entered.status));
   // A run that failed or was cancelled may have left its faults behind: they are none of this
   // one's.
   if (!complete_) (void)finish();
@@ -42,7 +43,9 @@ Status CudaExecutable::run(std::span<const void* const> inputs, std::span<void* 
 
 double CudaExecutable::device_ms() {
   float ms = 0;
-  if (!complete_ || device_.api().cuEventElapsedTime(&ms, started_, stopped_)) return 0;
+  const Entered entered(device_);
+  if (!complete_ || !entered.status || device_.api().cuEventElapsedTime(&ms, started_, stopped_))
+    return 0;
   return double{ms};
 }
 

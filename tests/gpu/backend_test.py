@@ -38,6 +38,9 @@ MODELS = {
     "half": "(float16[8,64] x) => (float16[8,64] y) { s = Exp(x) y = Softmax<axis = -1>(s) }",
     "copies": "(float[4,4] x) => (float[4,4] y, float[16] z, float[4,4] same) "
               "<int64[1] flat = {16}> { y = Neg(x) z = Reshape(x, flat) same = Identity(x) }",
+    # The second and third parts begin inside of 16 bytes, and are as long as whole packs.
+    "slices": "(float[1,37] x) => (float[1,1] y, float[1,4] z, float[1,32] w) <int64[3] n = {1,4,32}> "
+              "{ s = Softmax<axis = -1>(x) a, b, c = Split<axis = 1>(s, n) y = LpNormalization<axis = -1>(a) z = Softmax<axis = -1>(b) w = Softmax<axis = -1>(c) }",
     "empty": "(float[0,4] x) => (float[0,4] y) { y = Exp(x) }",
 }
 # An operator without a kernel stands between two that have one: host and device take turns.
@@ -178,6 +181,8 @@ def complaints(report):
          hide=["libnvrtc"])
     case("another GPU than the plan's", env, "error[wrong_device]: backend cuda: the plan is for sm_75, the GPU is sm_90 (Stub GPU)",
          "--backend", "cuda", "--target", "sm_75")
+    case("a GPU older than all that NVRTC knows", harness.UNSUPPORTED, "error[arch_unsupported]: CUDA kernel: NVRTC 13.0 makes no code for sm_75; it makes it for sm_90, sm_100",
+         cc=75, archs="90 100")
     case("a plan for a CPU", env, "error[wrong_device]: backend cuda: the plan is for cpu-avx2, the GPU is sm_90 (Stub GPU)",
          "--backend", "cuda", "--target", "cpu-avx2")
     case("a CPU backend and --require-device", harness.USAGE, "error[usage]: --require-device: backend cpu runs on no GPU", "--backend", "cpu", "--require-device")
@@ -212,6 +217,9 @@ def choices(report):
     ran("auto takes the GPU", "cuda (Stub GPU, sm_90)")
     ran("the GPU's own target is planned for", "cuda (Stub GPU, sm_80)", "--backend", "cuda", cc=80)
     ran("a GPU that has no target of its own takes the nearest", "cuda (Stub GPU, sm_103)", cc=103)
+    ran("a GPU that came after all targets takes the newest, and its driver compiles", "cuda (Stub GPU, sm_130)", cc=130)
+    ran("a GPU that NVRTC does not know: its driver compiles", "cuda (Stub GPU, sm_100)", "--require-device", cc=100, archs="75 90")
+    ran("a GPU that NVRTC knows an older one of", "cuda (Stub GPU, sm_89)", "--require-device", cc=89, archs="75 86 90")
     ran("a named target", "cuda (Stub GPU, sm_86)", "--target", "sm_80", cc=86)
     ran("auto for a CPU", "cpu", "--target", "cpu-avx2")
     ran("auto without a driver says nothing", "cpu", hide=["libcuda"])

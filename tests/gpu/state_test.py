@@ -136,6 +136,9 @@ for n in range(1, 70):
 """
     if (stubs.STUB / "libcudnn.so.9").exists():
         program(report, "what plans hold goes with them", held, HELD, alive=LIMIT + 1)
+    # Its tables are in its source. Nothing is computed.
+    program(report, "kernels go with their plans", "s = session()\nfor n in range(1, 70): s.run(dict(x=np.zeros((1, 1, n, 4), np.float32)))",
+            "(float[1,1,N,4] x) => (float[1,1,M,8] y) <float[4] s = {1,1,2,2}> { y = Resize<mode=\"linear\">(x, , s) }", alive=LIMIT + 1, null=1)
     program(report, "shapes that do not fit beside each other", text + "for n in (2000, 3000, 2000, 3500): softmax(n)", OPEN, memory=150000)
 
 
@@ -180,8 +183,43 @@ def versions(report):
         done = harness.run("doctor", env=stubs.environment(report, driver=driver) | {"LD_LIBRARY_PATH": path})
         problem = None if f"cuBLASLt: version {version}" in done.out and "driver for NVRTC's kernels" not in done.out else done.out
         report.check(f"a driver for CUDA {version}", problem)
+    done = harness.run("doctor", env=stubs.environment(report, driver=12040, cudart=13000) | {"LD_LIBRARY_PATH": path})
+    report.check("cuDNN for a newer CUDA than the driver's", None if "cuDNN for the driver's CUDA 12.4 cannot be loaded: libcudnn.so.9 is for CUDA 13.0; pip install nvidia-cudnn-cu12" in done.out
+                 and "cuBLASLt: version 12.4" in done.out else done.out)
     done = harness.run("doctor", env=stubs.environment(report, driver=12040))
     report.check("no cuBLASLt for the driver: both versions are named", None if "cuBLASLt for the driver's CUDA 12.4 (libcublasLt.so.12) cannot be loaded" in done.out else done.out)
+
+
+def surroundings(report):
+    """What else is in the process: contexts of other devices, a device or a driver that has gone before the session."""
+    program(report, "the caller's context is current again", """
+import ctypes
+driver, mine, now = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(4096), ctypes.c_void_p()
+def check(when):
+    driver.cuCtxGetCurrent(ctypes.byref(now))
+    assert now.value == mine.value, (when, now.value)
+driver.cuCtxSetCurrent(mine)
+""" + BOTH_RUNS.replace("s = session()", "s = session()\ncheck('made')") + """
+check("run")
+try: s.run(dict(x=x[:2]))
+except ferrule.Error: pass
+check("failed")
+del s
+check("gone")
+""", BOTH)
+    program(report, "libraries are left alone when the device is lost", BOTH_RUNS.replace("range(4)", "range(0)") + """
+try:
+    s.run(dict(x=x))
+    raise SystemExit("the order was not followed")
+except ferrule.Error as e:
+    assert "stopped working" in str(e), e
+del s
+""", BOTH, fail="kernel:1=719")
+    program(report, "libraries are left alone behind the driver's end", BOTH_RUNS + """
+import ctypes
+ctypes.CDLL("libcuda.so.1").ferrule_stub_fail_next(b"cuCtxGetCurrent", 4)
+del s
+""", BOTH)
 
 
 def four_bits(report):
@@ -203,6 +241,7 @@ def main():
         captures(report)
         refusals(report)
         versions(report)
+        surroundings(report)
     else:
         report.skip("captures", "built without cuDNN's headers: no stub of it is there")
     failures(report)

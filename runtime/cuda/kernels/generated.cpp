@@ -19,14 +19,18 @@ namespace {
 
 constexpr size_t kCompilers = 16;
 
-Result<const Cubin*> compile(Device& device, const Target& target, const CudaLaunch& l,
-                             DiskCache* cache) {
-  return device.cubin(l.source, l.entry, target.name, cache);
+Result<CodePtr> compile(Device& device, const Target& target, const CudaLaunch& l,
+                        DiskCache* cache) {
+  FERRULE_ASSIGN(const NvrtcInfo nvrtc, nvrtc_info());
+  const std::string architecture =
+      loadable_architecture(target.name, device.info().capability(), nvrtc.architectures);
+  return device.code(l.source, l.entry, architecture, cache);
 }
 
 /// A launch in one shape, loaded, with its memory.
 struct Loaded {
   CudaLaunch launch;
+  CodePtr code;
   Function function = nullptr;
   Buffer scratch;
   Pinned faults;
@@ -120,7 +124,9 @@ class Generated final : public Kernel, public Tunable {
   void prepare_choices() override {
     for (const std::string& shape : candidates()) {
       if (loaded_.contains(shape)) continue;
-      if (auto l = plan(shape)) (void)compile(device_, target_, *l, nullptr);
+      auto l = plan(shape);
+      if (!l) continue;
+      if (auto code = compile(device_, target_, *l, nullptr)) prepared_.push_back(std::move(*code));
     }
   }
 
@@ -138,9 +144,9 @@ class Generated final : public Kernel, public Tunable {
     Loaded l;
     l.launch = std::move(planned);
     if (l.launch.blocks) {
-      FERRULE_ASSIGN(const Cubin* cubin, compile(device_, target_, l.launch, cache));
-      FERRULE_ASSIGN(l.function, device_.function(*cubin, l.launch.entry, layer_));
-      l.spill = spill_warning(*cubin);
+      FERRULE_ASSIGN(l.code, compile(device_, target_, l.launch, cache));
+      FERRULE_ASSIGN(l.function, l.code->function(layer_));
+      l.spill = spill_warning(l.code->cubin());
       if (l.launch.complaint) {
         FERRULE_ASSIGN(l.faults, Pinned::make(device_, l.launch.scratch_bytes, layer_));
       } else if (l.launch.scratch_bytes) {
@@ -161,6 +167,7 @@ class Generated final : public Kernel, public Tunable {
   std::string layer_;
   std::map<std::string, Loaded, std::less<>> loaded_;  ///< by shape
   Loaded* now_ = nullptr;
+  std::vector<CodePtr> prepared_;       ///< of other shapes, until they are loaded
   std::vector<Address> addresses_;      ///< of the operands, the scratch, then a pass
   std::vector<std::string> arguments_;  ///< of each pass
 };
@@ -189,14 +196,18 @@ Applicable<PlannedLaunch> plan_generated(const Context& context, const Launch& l
   return out;
 }
 
-void compile_generated(Context& context, std::span<const CudaLaunch* const> launches) {
+std::vector<CodePtr> compile_generated(Context& context,
+                                       std::span<const CudaLaunch* const> launches) {
   std::set<std::string_view> seen;
   std::vector<const CudaLaunch*> todo;
   for (const CudaLaunch* l : launches)
     if (l->blocks && seen.insert(l->source).second) todo.push_back(l);
+  std::vector<CodePtr> out(todo.size());
   on_compilers(todo.size(), [&](size_t k) {
-    (void)compile(context.device, *context.target, *todo[k], context.cache);
+    if (auto made = compile(context.device, *context.target, *todo[k], context.cache))
+      out[k] = std::move(*made);
   });
+  return out;
 }
 
 void on_compilers(size_t count, const std::function<void(size_t)>& work) {

@@ -2,13 +2,17 @@
 // once.
 #pragma once
 #include <functional>
+#include <memory>
 #include <span>
+#include <vector>
 
 #include "codegen/cuda/launch.h"
 #include "engine/base/applicable.h"
 #include "runtime/cuda/kernel.h"
 
 namespace ferrule::cuda {
+
+class KernelCode;  // device.h
 
 /// The only kernel of its source: no name of a model's, so that equal kernels are compiled once.
 inline constexpr const char* kGeneratedEntry = "ferrule_kernel";
@@ -21,8 +25,10 @@ struct PlannedLaunch {
 /// In the shape that the tuning file wants.  errors: those of plan_gpu_launch.
 Applicable<PlannedLaunch> plan_generated(const Context& context, const Launch& launch,
                                          const KernelCall& call);
-/// On several threads; make_planned finds the results, and the errors come up there.
-void compile_generated(Context& context, std::span<const CudaLaunch* const> launches);
+using CodePtr = std::shared_ptr<KernelCode>;
+/// On several threads. make_planned finds what somebody still holds, and the errors come up there.
+std::vector<CodePtr> compile_generated(Context& context,
+                                       std::span<const CudaLaunch* const> launches);
 /// errors: those of compiling and of memory.
 Applicable<KernelPtr> make_planned(Context& context, const Launch& launch, const KernelCall& call,
                                    PlannedLaunch planned);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tests/gpu/stub/library_work.h"
@@ -32,11 +33,19 @@ struct Desc {
   int32_t bias_type = -1;
 };
 
-/// What all addresses are multiples of, as the preference promises it: A, B, C, D. Unset: 256, as
-/// the library's documentation has it.
+/// What all addresses are multiples of, as the preference promises it: A, B, C, D; then the bias,
+/// as the pointer's value has it. Unset: 256, as the library's documentation has it.
 struct Preference {
-  uint32_t alignment[4] = {256, 256, 256, 256};
+  uint32_t alignment[5] = {256, 256, 256, 256, 256};
+  uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
 };
+uint32_t alignment_of(const void* p) {
+  const auto at = reinterpret_cast<uintptr_t>(p) | 256;
+  return static_cast<uint32_t>(at & (~at + 1));
+}
+/// Adds up two halves of the depth, rounded to the result's type.
+constexpr uint64_t kInOutputType = 2;
+constexpr uint64_t kRefused = 99;
 
 Number number_of(cudaDataType t) {
   return t == CUDA_R_16F ? Number::f16 : t == CUDA_R_16BF ? Number::bf16 : Number::f32;
@@ -60,6 +69,12 @@ std::string check(const Desc& d, const Layout& a, const Layout& b, const Layout&
   return {};
 }
 
+float rounded(Number n, float x) {
+  uint32_t memory = 0;
+  store(n, &memory, 0, x);
+  return load(n, &memory, 0);
+}
+
 int64_t span(const Layout& l) {
   return ((l.count - 1) * l.step + (l.columns - 1) * l.ld + l.rows) * size_of(number_of(l.type));
 }
@@ -70,6 +85,7 @@ struct Job {
   const void *pa, *pb, *pc;
   void* py;
   float alpha, beta;
+  bool halves;  ///< kInOutputType
   void run() const;
 };
 
@@ -94,11 +110,18 @@ void Job::run() const {
     std::vector<float> column(static_cast<size_t>(m));
     for (int64_t j = 0; j < n; ++j) {
       std::fill(column.begin(), column.end(), 0.0f);
+      std::vector<float> first;
       for (int64_t k = 0; k < depth; ++k) {
+        if (halves && k == depth / 2)
+          first = std::exchange(column, std::vector<float>(column.size()));
         const float f = right[static_cast<size_t>(j * depth + k)];
         const float* l = left.data() + k * m;
         for (int64_t i = 0; i < m; ++i) column[static_cast<size_t>(i)] += l[i] * f;
       }
+      if (halves)
+        for (size_t i = 0; i < column.size(); ++i)
+          column[i] = rounded(number_of(y.type), column[i]) +
+                      rounded(number_of(y.type), first.empty() ? 0 : first[i]);
       for (int64_t i = 0; i < m; ++i) {
         float x = alpha * column[static_cast<size_t>(i)];
         if (beta != 0) x += beta * load(number_of(c.type), pc, batch * c.step + j * c.ld + i);
@@ -149,12 +172,15 @@ API const char* cublasLtGetStatusString(cublasStatus_t s) {
 }
 static std::atomic<size_t> handles = 0;
 API cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+  needs_context("cublasLtCreate");
   FAULT("cublasLtCreate");
   *handle = reinterpret_cast<cublasLtHandle_t>(new char);
   check_alive("handles of cuBLASLt", ++handles);
   return CUBLAS_STATUS_SUCCESS;
 }
 API cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+  needs_context("cublasLtDestroy");
+  needs_device("cublasLtDestroy");
   delete reinterpret_cast<char*>(handle);
   --handles;
   return CUBLAS_STATUS_SUCCESS;
@@ -232,24 +258,37 @@ API cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference
                          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, 2},
                          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, 3}})
     if (a == name) take(of<Preference>(p).alignment[k], v, bytes);
+  if (a == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK) take(of<Preference>(p).reductions, v, bytes);
   return CUBLAS_STATUS_SUCCESS;
 }
 API cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     cublasLtHandle_t, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
     cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t y, cublasLtMatmulPreference_t p, int wanted,
     cublasLtMatmulHeuristicResult_t results[], int* found) {
+  needs_context("cublasLtMatmulAlgoGetHeuristic");
   FAULT("cublasLtMatmulAlgoGetHeuristic");
   if (std::string why =
           check(of<Desc>(d), of<Layout>(a), of<Layout>(b), of<Layout>(c), of<Layout>(y));
       !why.empty())
     return wrong(why);
-  *found = std::min(wanted, 2);
+  Preference promised = of<Preference>(p);
+  promised.alignment[4] = alignment_of(of<Desc>(d).bias);
+  // One that cannot be had, as the library may list it, then what is allowed, the least exact
+  // first.
+  std::vector<uint64_t> algorithms{kRefused};
+  const bool shorter = of<Layout>(y).type != CUDA_R_32F;
+  if (shorter && (promised.reductions & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE))
+    algorithms.push_back(kInOutputType);
+  algorithms.insert(algorithms.end(), {0, 1});
+  *found = std::min(wanted, static_cast<int>(algorithms.size()));
   for (int k = 0; k < *found; ++k) {
+    const uint64_t algorithm = algorithms[static_cast<size_t>(k)];
     results[k] = {};
-    results[k].algo.data[0] = static_cast<uint64_t>(k);
-    std::memcpy(&results[k].algo.data[1], of<Preference>(p).alignment, sizeof(Preference));
-    results[k].workspaceSize = k ? 4096 : 0;
-    results[k].state = CUBLAS_STATUS_SUCCESS;
+    results[k].algo.data[0] = algorithm;
+    static_assert(sizeof promised <= sizeof results[k].algo - 8);
+    std::memcpy(&results[k].algo.data[1], &promised, sizeof promised);
+    results[k].workspaceSize = algorithm == 1 ? 4096 : 0;
+    results[k].state = algorithm == kRefused ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
   }
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -259,6 +298,7 @@ API cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, c
                                   cublasLtMatrixLayout_t lc, void* y, cublasLtMatrixLayout_t ly,
                                   const cublasLtMatmulAlgo_t* algo, void* workspace, size_t bytes,
                                   cudaStream_t stream) {
+  needs_context("cublasLtMatmul");
   FAULT("cublasLtMatmul");
   Job job{of<Desc>(desc),
           of<Layout>(la),
@@ -270,7 +310,8 @@ API cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, c
           c,
           y,
           *static_cast<const float*>(alpha),
-          *static_cast<const float*>(beta)};
+          *static_cast<const float*>(beta),
+          algo && algo->data[0] == kInOutputType};
   if (std::string why = check(job.d, job.a, job.b, job.c, job.y); !why.empty()) return wrong(why);
   if (algo && algo->data[0] == 1 && (!workspace || bytes < 4096))
     return wrong("an algorithm without its workspace");
@@ -284,14 +325,15 @@ API cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, c
     if (!p || !device_memory(p, static_cast<uint64_t>(span(*l))))
       return wrong("a matrix that is no memory of the device");
   if (!algo) return wrong("no algorithm");
+  if (algo->data[0] == kRefused) return wrong("an algorithm that the heuristic did not find");
   Preference promised;
-  std::memcpy(promised.alignment, &algo->data[1], sizeof promised);
-  const void* const matrices[] = {a, b, job.beta != 0 ? c : y, y};
-  for (size_t k = 0; k < 4; ++k)
-    if (reinterpret_cast<uintptr_t>(matrices[k]) % promised.alignment[k])
-      return wrong("a matrix that is not aligned as the algorithm was promised");
-  if (has_bias(job.d.epilogue) && reinterpret_cast<uintptr_t>(job.d.bias) % 16)
-    return wrong("a bias that is not aligned");
+  std::memcpy(static_cast<void*>(&promised), &algo->data[1], sizeof promised);
+  const void* const bias = has_bias(job.d.epilogue) ? job.d.bias : nullptr;
+  const void* const all_of[] = {a, b, job.beta != 0 ? c : y, y, bias};
+  for (size_t k = 0; k < 5; ++k)
+    if (reinterpret_cast<uintptr_t>(all_of[k]) % promised.alignment[k])
+      return wrong(k < 4 ? "a matrix that is not aligned as the algorithm was promised"
+                         : "a bias that is not aligned as the heuristic was told");
   if (!own_business(reinterpret_cast<CUstream_st*>(stream))) return CUBLAS_STATUS_EXECUTION_FAILED;
   put_work(reinterpret_cast<CUstream_st*>(stream),
            "cublasLt algorithm " + std::to_string(algo ? algo->data[0] : 0), [job] { job.run(); });

@@ -10,7 +10,7 @@
 #define API extern "C" __attribute__((visibility("default"))) int
 
 namespace ferrule::stub {
-extern thread_local bool context_is_current;
+extern thread_local void* current_context;
 namespace {
 
 int number(const char* name, const char* otherwise) { return std::stoi(setting(name, otherwise)); }
@@ -64,6 +64,14 @@ extern "C" __attribute__((visibility("default"))) void ferrule_stub_fail_next(co
   state().failures[function][state().calls[function] + 1] = code;
 }
 
+/// For the stubs of the libraries: what the driver knows of the calling thread and of the device.
+extern "C" __attribute__((visibility("default"))) int ferrule_stub_context_is_current() {
+  return current_context == &state();
+}
+extern "C" __attribute__((visibility("default"))) int ferrule_stub_is_lost() {
+  std::lock_guard lock(state().mutex);
+  return state().lost;
+}
 /// For the stubs of the libraries: whether these are bytes of the device, and work that is theirs
 /// on a stream.
 extern "C" __attribute__((visibility("default"))) int ferrule_stub_is_memory(const void* at,
@@ -96,6 +104,7 @@ API cuGetErrorName(int code, const char** text) {
                                                     {100, "CUDA_ERROR_NO_DEVICE"},
                                                     {200, "CUDA_ERROR_INVALID_IMAGE"},
                                                     {201, "CUDA_ERROR_INVALID_CONTEXT"},
+                                                    {209, "CUDA_ERROR_NO_BINARY_FOR_GPU"},
                                                     {500, "CUDA_ERROR_NOT_FOUND"},
                                                     {700, "CUDA_ERROR_ILLEGAL_ADDRESS"},
                                                     {719, "CUDA_ERROR_LAUNCH_FAILED"},
@@ -113,6 +122,7 @@ API cuGetErrorString(int code, const char** text) {
       {100, "no CUDA-capable device is detected"},
       {200, "device kernel image is invalid"},
       {201, "invalid device context"},
+      {209, "no kernel image is available for execution on the device"},
       {500, "named symbol not found"},
       {700, "an illegal memory access was encountered"},
       {719, "unspecified launch failure"},
@@ -156,7 +166,12 @@ API cuDevicePrimaryCtxRetain(void** context, int) {
 }
 API cuCtxSetCurrent(void* context) {
   StubCall call("cuCtxSetCurrent", false);
-  if (!call.code) context_is_current = context == &state();
+  if (!call.code) current_context = context;
+  return call.code;
+}
+API cuCtxGetCurrent(void** context) {
+  StubCall call("cuCtxGetCurrent", false);
+  if (!call.code) *context = current_context;
   return call.code;
 }
 
@@ -239,13 +254,13 @@ API cuModuleLoadData(CUmod_st** module, const void* image) {
   if (call.code) return call.code;
   if (spoils_capture("cuModuleLoadData")) return kCaptureUnsupported;
   std::string wrong;
-  auto opened = open_image(image, wrong);
-  if (!opened) {
-    state().wrong("cuModuleLoadData: " + wrong);
-    return kInvalidImage;
-  }
+  int code = 0;
+  auto opened = open_image(image, wrong, code);
+  if (!opened && !wrong.empty()) state().wrong("cuModuleLoadData: " + wrong);
+  if (!opened) return code;
   alive<CUfunc_st>().insert(&opened->function);
   alive<CUmod_st>().insert(*module = opened.release());
+  state().check_alive("modules", alive<CUmod_st>().size());
   return 0;
 }
 API cuModuleUnload(CUmod_st* module) {

@@ -117,7 +117,11 @@ struct cudnnContext {
 };
 
 API size_t cudnnGetVersion() { return 91900; }
-API size_t cudnnGetCudartVersion() { return 13000; }
+/// FERRULE_STUB_CUDART: the CUDA that it is for.
+API size_t cudnnGetCudartVersion() {
+  const char* version = std::getenv("FERRULE_STUB_CUDART");
+  return version ? std::strtoul(version, nullptr, 10) : 12000;
+}
 API const char* cudnnGetErrorString(cudnnStatus_t s) {
   switch (static_cast<int>(s) / 1000) {
     case 0:
@@ -139,12 +143,15 @@ API void cudnnGetLastErrorString(char* message, size_t size) {
 }
 static std::atomic<size_t> handles = 0;
 API cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
+  needs_context("cudnnCreate");
   FAULT("cudnnCreate");
   *handle = new cudnnContext();
   check_alive("handles of cuDNN", ++handles);
   return CUDNN_STATUS_SUCCESS;
 }
 API cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
+  needs_context("cudnnDestroy");
+  needs_device("cudnnDestroy");
   delete handle;
   --handles;
   return CUDNN_STATUS_SUCCESS;
@@ -252,15 +259,18 @@ API cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t d) {
   }
   if (it.type == CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) problem = check_graph(it);
   if (!problem.empty()) return wrong(problem);
-  if (it.type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)
+  if (it.type == CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR) {
+    needs_context("a plan of cuDNN");
     if (const char* path = std::getenv("FERRULE_STUB_PLANS"))
       std::ofstream(path, std::ios::app) << "plan\n";
+  }
   it.finalized = true;
   return CUDNN_STATUS_SUCCESS;
 }
 
 API cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                                       cudnnBackendDescriptor_t pack) {
+  needs_context("cudnnBackendExecute");
   FAULT("cudnnBackendExecute");
   const DescriptorPtr p = static_cast<Handle*>(plan)->d, v = static_cast<Handle*>(pack)->d;
   if (!p->finalized || !v->finalized) return wrong("a plan or variant pack that is not finalized");

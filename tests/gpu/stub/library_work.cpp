@@ -71,6 +71,16 @@ void check_alive(const char* what, size_t alive) {
     wrong_use(std::to_string(alive) + " " + what + " are alive");
 }
 
+void needs_context(const char* what) {
+  static const auto current = driver<int (*)()>("ferrule_stub_context_is_current");
+  if (current && !current()) wrong_use(std::string(what) + " without a current context");
+}
+
+void needs_device(const char* what) {
+  static const auto lost = driver<int (*)()>("ferrule_stub_is_lost");
+  if (lost && lost()) wrong_use(std::string(what) + " behind the device's end");
+}
+
 bool device_memory(const void* at, uint64_t bytes) {
   static const auto find = driver<int (*)(const void*, uint64_t)>("ferrule_stub_is_memory");
   return !find || find(at, bytes);

@@ -17,6 +17,10 @@ void wrong_use(const std::string& what);
 /// Handles of a library: complains where more are alive than FERRULE_STUB_ALIVE says (state.h).
 void check_alive(const char* what, size_t alive);
 /// Whether the bytes are memory of the device; true where there is no stub driver.
+/// Complains where the driver has no current context for the calling thread.
+void needs_context(const char* what);
+/// Complains where the driver has ended, or its device is lost.
+void needs_device(const char* what);
 bool device_memory(const void* at, uint64_t bytes);
 /// FERRULE_STUB_LIBRARY=allocates or waits: what a library may do in a call of its own, which a
 /// stream that is being captured does not allow. Whether that went well.

@@ -5,6 +5,7 @@
 //
 //   FERRULE_STUB_NVRTC   "13.0": the version it claims        FERRULE_STUB_NULL   nothing is
 //   compiled FERRULE_STUB_SPILL   bytes that every kernel is said to spill
+//   FERRULE_STUB_ARCHS   "75 90": what it compiles for
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -16,6 +17,8 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <sstream>
+#include <vector>
 
 #include "tests/gpu/stub/state.h"
 
@@ -35,7 +38,7 @@ constexpr std::string_view kFlags =
     "-fsanitize-undefined-trap-on-error -w -fPIC -shared -fvisibility=hidden";
 
 struct Program {
-  std::string source, entry, log, image;
+  std::string source, entry, log, image, architecture;
 };
 
 std::string host_text(const Program& p) {
@@ -101,15 +104,23 @@ API nvrtcVersion(int* major, int* minor) {
               minor);
   return 0;
 }
-API nvrtcGetNumSupportedArchs(int* count) { return *count = 7, 0; }
+static std::vector<int> known_architectures() {
+  std::vector<int> out;
+  std::istringstream known(setting("FERRULE_STUB_ARCHS", "75 80 86 89 90 100 120"));
+  for (int cc = 0; known >> cc;) out.push_back(cc);
+  return out;
+}
+API nvrtcGetNumSupportedArchs(int* count) {
+  return *count = static_cast<int>(known_architectures().size()), 0;
+}
 API nvrtcGetSupportedArchs(int* archs) {
-  for (int cc : {75, 80, 86, 89, 90, 100, 120}) *archs++ = cc;
+  for (int cc : known_architectures()) *archs++ = cc;
   return 0;
 }
 API nvrtcCreateProgram(Program** program, const char* source, const char* name, int,
                        const char* const*, const char* const*) {
   std::string entry = name;
-  *program = new Program{source, entry.substr(0, entry.rfind(".cu")), "", ""};
+  *program = new Program{source, entry.substr(0, entry.rfind(".cu")), "", "", ""};
   return 0;
 }
 API nvrtcDestroyProgram(Program** program) {
@@ -117,13 +128,18 @@ API nvrtcDestroyProgram(Program** program) {
   *program = nullptr;
   return 0;
 }
-API nvrtcCompileProgram(Program* p, int, const char* const*) {
+API nvrtcCompileProgram(Program* p, int count, const char* const* options) {
+  constexpr std::string_view kOption = "--gpu-architecture=";
+  for (int k = 0; k < count; ++k)
+    if (const std::string_view option = options[k]; option.starts_with(kOption))
+      p->architecture = option.substr(kOption.size());
   if (!setting("FERRULE_STUB_NULL", "").empty()) {
     p->image = "FERRULE-NULL " + p->entry;
     p->image.push_back('\0');
   } else if (const int code = compile(*p)) {
     return code;
   }
+  p->image += "FERRULE-ARCHITECTURE " + p->architecture + '\0';
   p->log = fmt::format(
       "ptxas info    : 0 bytes stack frame, {} bytes spill stores, 0 bytes spill loads\nptxas info "
       "   : Used 16 registers\n",
@@ -134,8 +150,17 @@ API nvrtcGetProgramLogSize(Program* p, size_t* size) { return *size = p->log.siz
 API nvrtcGetProgramLog(Program* p, char* log) {
   return std::memcpy(log, p->log.c_str(), p->log.size() + 1), 0;
 }
-API nvrtcGetCUBINSize(Program* p, size_t* size) { return *size = p->image.size(), 0; }
+/// There is machine code of what is an architecture of devices alone.
+API nvrtcGetCUBINSize(Program* p, size_t* size) {
+  return *size = p->architecture.starts_with("sm_") ? p->image.size() : 0, 0;
+}
 API nvrtcGetCUBIN(Program* p, char* image) {
+  size_t size = 0;
+  nvrtcGetCUBINSize(p, &size);
+  return std::memcpy(image, p->image.data(), size), 0;
+}
+API nvrtcGetPTXSize(Program* p, size_t* size) { return *size = p->image.size(), 0; }
+API nvrtcGetPTX(Program* p, char* image) {
   return std::memcpy(image, p->image.data(), p->image.size()), 0;
 }
 extern "C" __attribute__((visibility("default"))) const char* nvrtcGetErrorString(int code) {

@@ -24,14 +24,32 @@ size_t image_bytes(const void* image) {
 
 }  // namespace
 
-std::unique_ptr<CUmod_st> open_image(const void* image, std::string& wrong) {
+/// What the image was compiled for, which stands behind it: machine code runs on devices of its
+/// generation that are not older, PTX on all that are not older.
+bool runs_here(const char* behind) {
+  const std::string_view text = behind;
+  const size_t name = text.find(' ');
+  const int cc = std::stoi(std::string(text.substr(text.find('_', name) + 1)));
+  const int device = std::stoi(setting("FERRULE_STUB_CC", "90"));
+  return cc <= device && (text.find("compute_") != text.npos || cc / 10 == device / 10);
+}
+
+std::unique_ptr<CUmod_st> open_image(const void* image, std::string& wrong, int& code) {
   auto m = std::make_unique<CUmod_st>();
+  code = kInvalidImage;
   constexpr std::string_view kNull = "FERRULE-NULL ";
   if (std::strncmp(static_cast<const char*>(image), kNull.data(), kNull.size()) == 0) {
     m->function.name = static_cast<const char*>(image) + kNull.size();
-    return m;
+    if (runs_here(static_cast<const char*>(image) + kNull.size() + m->function.name.size() + 1))
+      return m;
+    code = kNoBinary;
+    return nullptr;
   }
   const size_t size = image_bytes(image);
+  if (size && !runs_here(static_cast<const char*>(image) + size)) {
+    code = kNoBinary;
+    return nullptr;
+  }
   const int file = size ? memfd_create("kernel", 0) : -1;
   if (file < 0 || write(file, image, size) != static_cast<ssize_t>(size)) {
     wrong = "an image that is none of the stub NVRTC's";

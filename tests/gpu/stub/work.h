@@ -47,8 +47,9 @@ struct CUstream_st {
 
 namespace ferrule::stub {
 
-/// Opens an image of the stub NVRTC.  Returns its module, or null with what is wrong.
-std::unique_ptr<CUmod_st> open_image(const void* image, std::string& wrong);
+/// Opens an image of the stub NVRTC.  Returns its module, or null with the driver's code, and what
+/// is wrong where no driver could be given that.
+std::unique_ptr<CUmod_st> open_image(const void* image, std::string& wrong, int& code);
 /// All blocks of one launch; what went wrong, or "".
 std::string run_kernel(const CUfunc_st& function, const std::string& arguments,
                        ferrule::test::Dim3 grid, ferrule::test::Dim3 block);

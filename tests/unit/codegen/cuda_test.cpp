@@ -197,6 +197,33 @@ TEST_CASE("arguments are laid out as the source declares them") {
   CHECK(std::vector<int32_t>(numbers, numbers + 5) == std::vector<int32_t>{24, 4, 6, 1, 0});
 }
 
+TEST_CASE("every device has something that it loads, where NVRTC knows it or an older one") {
+  const std::vector<int> of12{50, 75, 80, 86, 89, 90}, of13{75, 80, 90, 100, 103, 120, 121};
+  struct Case {
+    const char* target;
+    int device;
+    const std::vector<int>& known;
+    const char* wanted;
+  };
+  for (const Case& c : {Case{"sm_90", 90, of13, "sm_90"}, Case{"sm_100", 103, of13, "sm_100"},
+                        // NVRTC is older than the device, by a step and by a generation.
+                        Case{"sm_86", 89, {75, 80}, "sm_80"},
+                        Case{"sm_100", 100, of12, "compute_90"}, Case{"sm_89", 89, {90}, "sm_89"},
+                        // No target is of the device's generation.
+                        Case{"sm_120", 130, of13, "compute_121"},
+                        Case{"sm_120", 121, of13, "sm_120"}, Case{"sm_90", 90, {}, "sm_90"}}) {
+    CAPTURE(c.target);
+    CAPTURE(c.device);
+    CHECK(loadable_architecture(c.target, c.device, c.known) == c.wanted);
+  }
+  if (no_nvrtc()) return;
+  auto ptx =
+      compile_cuda(*cuda_source(linear(product(DType::f32)), "kernel", ""), "kernel", "compute_90");
+  REQUIRE_MESSAGE(ptx.has_value(), (ptx ? "" : ptx.error().message));
+  CHECK(ptx->bytes.find(".target sm_90") != std::string::npos);
+  CHECK(ptx->bytes.back() == 0);
+}
+
 TEST_CASE("what NVRTC cannot do is said plainly") {
   if (no_nvrtc()) return;
   auto info = nvrtc_info();

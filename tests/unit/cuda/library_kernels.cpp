@@ -1,8 +1,10 @@
 // The library kernels on the stubs, over shapes, strides, pads, groups, dilations, types and tails.
 // The stubs check the descriptors and compute by them, so a descriptor that says something else
 // than the model gives other numbers.
+#include <array>
 #include <cstdlib>
 
+#include "runtime/cuda/cublaslt.h"
 #include "runtime/cuda/cudnn_kernel.h"
 #include "tests/support/paths.h"
 #include "tests/unit/cuda/library_harness.h"
@@ -248,6 +250,17 @@ TEST_CASE("libraries are told how operands are aligned") {
   auto kernel = slice.make();
   REQUIRE(kernel.has_value());
   CHECK(dynamic_cast<Tunable&>(**kernel).problem().find(" b=7.0/4 ") != std::string::npos);
+  // A bias inside of 16 bytes is none: heuristics take all biases for aligned to that.
+  for (const int64_t offset : {4, 16}) {
+    CAPTURE(offset);
+    Harness bias("MatMul");
+    bias.input({3, 5});
+    bias.constant({5, 8});
+    bias.binary("add", bias.operand({8}));
+    bias.call.inputs[2].offset = offset;
+    bias.expected(Layout::plain);
+    CHECK(bias.make().has_value() == (offset == 16));
+  }
   // cuDNN is told 16 of every tensor: it is not asked.
   Harness image("Conv");
   image.input({1, 2, 5, 5});
@@ -258,6 +271,36 @@ TEST_CASE("libraries are told how operands are aligned") {
   auto refused = image.make();
   REQUIRE_FALSE(refused.has_value());
   CHECK(refused.error().reason().find("100 bytes") != std::string::npos);
+}
+
+TEST_CASE("sums of parts of a product are not rounded to 16 bits") {
+  if (left_out()) return;
+  REQUIRE(stubs());
+  Harness h("MatMul", DType::f16);
+  auto handle = h.libraries.cublaslt("test");
+  REQUIRE(handle.has_value());
+  Product p;
+  p.dtype = DType::f16;
+  p.rows = p.columns = 1, p.depth = 4;
+  p.a.row = 4, p.b.row = p.y.row = 1;
+  auto product = make_cublaslt_product(*handle, p, "test");
+  REQUIRE(product.has_value());
+  // As f16, 2048 + 1 is 2048.
+  const Tensor a = cast(Tensor::of_f32({1, 4}, {2048, 1, -2047, 0}), DType::f16),
+               b = cast(Tensor::of_f32({4, 1}, {1, 1, 1, 1}), DType::f16);
+  alignas(16) std::array<uint16_t, 8> y{};
+  alignas(256) static std::array<char, 4096> workspace;
+  // Algorithms that the heuristic lists and has not are no plans.
+  CHECK((*product)->plans() == std::vector<std::string>{"0", "1"});
+  for (const std::string& plan : (*product)->plans()) {
+    CAPTURE(plan);
+    REQUIRE((*product)->choose(plan).has_value());
+    REQUIRE(
+        (*product)
+            ->execute(nullptr, {a.data(), b.data(), nullptr, nullptr, y.data()}, workspace.data())
+            .has_value());
+    CHECK(Tensor(DType::f16, {1}, nullptr, y.data()).at_f64(0) == 2);
+  }
 }
 
 TEST_CASE("tails of products: bias, addend, relu, gelu") {
