@@ -4,6 +4,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "engine/contract/epilogue.h"
@@ -67,6 +68,10 @@ struct RowShape {
   float low = 0, high = 0;
   std::vector<RegisterOp> ops;
 };
+
+/// Columns of a depthwise row that are summed side by side, by the lanes of a vector: as many as
+/// there are registers for, twice (sums and pixels), and of images 7, 14, 28 … wide a part.
+constexpr int depthwise_columns(int64_t lanes) { return lanes == 16 ? 14 : 7; }
 
 using RowFn = void (*)(const RowShape&, const RowJob&);
 /// The row function of an instruction set.

@@ -1,6 +1,7 @@
 // Depthwise convolutions of channels-last images: one filter a channel. Memory decides their speed:
 // a unit of work is a strip of columns and a chunk of channels whose window rows stay in the L1
-// cache while it walks down the image, so that every pixel comes from the outer caches once.
+// cache while it walks down the image, so that every pixel comes from the outer caches once. Of
+// images that the L2 cache does not hold it is whole rows.
 #include "runtime/cpu/kernels/convolution_rows.h"
 
 #include <algorithm>
@@ -14,9 +15,10 @@
 namespace ferrule::cpu {
 namespace {
 
-constexpr int64_t kStripBytes = 24576;               // half of a small L1 cache
+constexpr int64_t kStripBytes = 36864;               // of the L1 cache
 constexpr int64_t kChunkChannels = 256;              // 1 KiB of neighbouring memory
-constexpr int64_t kColumns = 8;                      // of a register block
+constexpr int64_t kUsualL2 = 1 << 20;                // where a target does not say
+constexpr int64_t kLeastChannels = 64, kLine = 32;   // two vectors of 16
 constexpr int64_t kThreadProductsDepthwise = 98304;  // below this much a thread is not worth waking
 
 int64_t round_up(int64_t n, int64_t to) { return parts(n, to) * to; }
@@ -32,13 +34,24 @@ struct Cut {
   int64_t row_parts, column_parts, channel_parts;
 };
 
-Cut cut_of(const Sizes& s, const RowShape& r) {
+/// `block`: columns of a register block.
+Cut cut_of(const Sizes& s, const RowShape& r, int64_t block, int64_t l2_bytes) {
   Cut c{};
-  c.channels = std::min(s.channels, kChunkChannels);
-  const int64_t window = s.kernel_h * c.channels * 4;
-  const int64_t inputs = std::max<int64_t>(1, kStripBytes / window);
-  const int64_t fit = (inputs - (r.kernel - 1) * r.dilation - 1) / r.stride + 1;
-  c.columns = std::min(s.out_width, std::max(kColumns, fit / kColumns * kColumns));
+  if (s.channels * s.height * s.width * 4 > 2 * l2_bytes) {
+    // From the outer caches whole rows come faster than parts of them.
+    c.channels = s.channels;
+    c.columns = s.out_width;
+  } else {
+    // As many channels as leave a block's window in the L1 cache, in whole lines of it.
+    const int64_t block_inputs =
+        (std::min(block, s.out_width) - 1) * r.stride + (r.kernel - 1) * r.dilation + 1;
+    const int64_t near = kStripBytes / (s.kernel_h * block_inputs * 4) / kLine * kLine;
+    c.channels = std::min(s.channels, std::clamp(near, kLeastChannels, kChunkChannels));
+    const int64_t window = s.kernel_h * c.channels * 4;
+    const int64_t inputs = std::max<int64_t>(1, kStripBytes / window);
+    const int64_t fit = (inputs - (r.kernel - 1) * r.dilation - 1) / r.stride + 1;
+    c.columns = std::min(s.out_width, std::max(block, fit / block * block));
+  }
   c.column_parts = parts(s.out_width, c.columns);
   c.channel_parts = parts(s.channels, c.channels);
   const int64_t others = s.images * c.column_parts * c.channel_parts;
@@ -54,12 +67,12 @@ Cut cut_of(const Sizes& s, const RowShape& r) {
 
 class Depthwise final : public Kernel {
  public:
-  Depthwise(RowFn row, std::string text, const Sizes& s, RowShape shape, RegisterTail tail)
-      : row_(row),
-        text_(std::move(text)),
+  Depthwise(bool wide, int64_t l2_bytes, const Sizes& s, RowShape shape, RegisterTail tail)
+      : row_(wide ? depthwise_row_avx512() : depthwise_row_avx2()),
+        text_(wide ? "depthwise:avx512" : "depthwise:avx2"),
         s_(s),
         shape_(std::move(shape)),
-        cut_(cut_of(s_, shape_)),
+        cut_(cut_of(s_, shape_, depthwise_columns(wide ? 16 : 8), l2_bytes)),
         tail_(std::move(tail)) {
     shape_.clipped = tail_.take_clip(shape_.low, shape_.high);
     shape_.ops = tail_.ops();
@@ -199,9 +212,9 @@ Applicable<KernelPtr> make_depthwise(Context& context, const KernelCall& call) {
   RegisterTail tail;
   FERRULE_TRY(tail.build(context, call));
   const bool wide = context.target && context.target->has_isa("avx512f");
-  auto kernel = std::make_unique<Depthwise>(wide ? depthwise_row_avx512() : depthwise_row_avx2(),
-                                            wide ? "depthwise:avx512" : "depthwise:avx2", s,
-                                            std::move(r), std::move(tail));
+  const int64_t l2_bytes =
+      context.target && context.target->l2_bytes ? context.target->l2_bytes : kUsualL2;
+  auto kernel = std::make_unique<Depthwise>(wide, l2_bytes, s, std::move(r), std::move(tail));
   FERRULE_TRY(kernel->load(context, call));
   return kernel;
 }

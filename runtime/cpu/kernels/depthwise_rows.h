@@ -1,16 +1,16 @@
 // One row of a depthwise convolution for a vector type `Vector`: included by a file that has chosen
 // the instruction set and defined it, inside a namespace of its own. A vector holds neighbouring
 // channels of a pixel; a block of kBlock columns is summed in registers, every loaded pixel serving
-// all its taps. Columns whose window leaves the image take the same path with the lanes of outside
-// pixels masked off, so that there is no branch in it. No include guard: there is one copy for each
-// instruction set.
+// all its taps. So many sums are open that none waits for the one before it: short rows are summed
+// for two vectors of channels at a time. Columns whose window leaves the image take the same path
+// with zeros for the pixels outside. No include guard: there is one copy for each instruction set.
 
-constexpr int kBlock = 8;
+constexpr int kBlock = depthwise_columns(kLanes);
 
 /// f on each of B accumulators; unrolled, so that they stay in registers.
 template <int B, class F>
 [[gnu::always_inline]] inline void each(Vector* acc, F&& f) {
-#pragma GCC unroll 8
+#pragma GCC unroll 16
   for (int k = 0; k < B; ++k) acc[k] = f(acc[k], k);
 }
 
@@ -99,47 +99,55 @@ template <int B>
     each<B>(acc, [&](Vector x, int k) { return store(y + k * s.out_pixel, x, lanes), x; });
 }
 
-/// Input columns that a block of B outputs reads: where (kept inside the image) and which lanes of
-/// it.
-struct Columns {
-  int64_t offset[64];
-  Mask lanes[64];
+/// Which of the pixels that a block reads lie in the image: [begin, end).
+struct Inside {
+  int begin, end;
 };
 
-/// B columns from `column` on, one vector of channels from c (counted from the job's first) on. KW,
-/// SW: the window's size and stride along the row, dense. Border: some pixel of the block lies
-/// outside the image. Whole: all lanes.
-template <int B, int KW, int SW, bool Border, bool Whole>
+/// B columns from `column` on, V vectors of channels from c (counted from the job's first) on. KW,
+/// SW: the window's size and stride along the row, dense. Border: some pixels of the block lie
+/// outside the image, at most KW - 1 on a side. Whole: all lanes.
+template <int B, int KW, int SW, bool Border, bool Whole, int V = 1>
 [[gnu::always_inline]] inline void block(const RowShape& s, const RowJob& j, int64_t column,
-                                         int64_t c, Mask lanes, const Columns& at) {
+                                         int64_t c, Mask lanes, Inside inside) {
   constexpr int kInputs = (B - 1) * SW + KW;
-  Vector acc[B];
-  const Vector bias = load(j.bias + c, lanes);
-  each<B>(acc, [&](Vector, int) { return bias; });
-  const float* row = j.x + c + (Border ? 0 : (column * SW - s.pad) * s.pixel);
+  Vector acc[V][B];
+#pragma GCC unroll 2
+  for (int v = 0; v < V; ++v) {
+    const Vector bias = load(j.bias + c + v * kLanes, lanes);
+    each<B>(acc[v], [&](Vector, int) { return bias; });
+  }
+  const float* row = j.x + c + (column * SW - s.pad) * s.pixel;
   const float* weights = j.weights + c;
-  for (int64_t r = 0; r < j.rows; ++r, row += s.row_step, weights += KW * s.weight_pixel) {
-    const float* p = row;
-    Vector w[KW];
+  for (int64_t r = 0; r < j.rows; ++r, row += s.row_step, weights += KW * s.weight_pixel)
+#pragma GCC unroll 2
+    for (int v = 0; v < V; ++v) {
+      Vector x[kInputs];
+    // Tap by tap, so that neighbouring sums follow each other. A tap needs the pixels of the one
+    // before it at this distance from the stride, and a new one.
+#pragma GCC unroll 2
+      for (int phase = 0; phase < SW; ++phase) {
+        const float* p = row + v * kLanes + phase * s.pixel;
 #pragma GCC unroll 8
-    for (int t = 0; t < KW; ++t) w[t] = load_all(weights + t * s.weight_pixel);
-#pragma GCC unroll 40
-    for (int i = 0; i < kInputs; ++i) {
-      Vector x;
-      if constexpr (Border)
-        x = load(row + at.offset[i], both(at.lanes[i], lanes));
-      else
-        x = Whole ? load_all(p) : load(p, lanes);
-      p += s.pixel;
-      asm("" : "+r"(p));  // one pointer that moves: the compiler would keep ten and spill them
-#pragma GCC unroll 8
-      for (int k = 0; k < B; ++k) {
-        const int t = i - k * SW;
-        if (t >= 0 && t < KW) acc[k] = fma(x, w[t], acc[k]);
+        for (int t = phase; t < KW; t += SW) {
+          const Vector w = load_all(weights + t * s.weight_pixel + v * kLanes);
+#pragma GCC unroll 16
+          for (int k = 0; k < B; ++k) {
+            const int i = k * SW + t;
+            if (t == phase || k == B - 1) {
+              const bool outside = Border && ((i < KW - 1 && i < inside.begin) ||
+                                              (i > kInputs - KW && i >= inside.end));
+              x[i] = outside ? zero() : Whole ? load_all(p) : load(p, lanes);
+              p += SW * s.pixel;
+              asm("" : "+r"(p));  // one pointer that moves: the compiler would keep ten, spilled
+            }
+            acc[v][k] = fma(x[i], w, acc[v][k]);
+          }
+        }
       }
     }
-  }
-  finish<B>(s, j, column, c, acc, lanes, Whole);
+#pragma GCC unroll 2
+  for (int v = 0; v < V; ++v) finish<B>(s, j, column, c + v * kLanes, acc[v], lanes, Whole);
 }
 
 /// Any window: no pixel is used twice.
@@ -162,32 +170,6 @@ inline void any_block(const RowShape& s, const RowJob& j, int64_t column, int64_
   finish<B>(s, j, column, c, acc, lanes, whole);
 }
 
-template <int B, int KW, int SW>
-void columns(const RowShape& s, const RowJob& j, int64_t column) {
-  constexpr int kInputs = (B - 1) * SW + KW;
-  const int64_t first = column * SW - s.pad;
-  const bool border = first < 0 || first + kInputs > s.width;
-  Columns at;
-  if (border)
-    for (int i = 0; i < kInputs; ++i) {
-      const int64_t x = first + i, inside = x < 0 ? 0 : x >= s.width ? s.width - 1 : x;
-      at.offset[i] = inside * s.pixel;
-      at.lanes[i] = x == inside ? lanes_of(kLanes) : lanes_of(0);
-    }
-  for (int64_t c = 0; c < j.channels; c += kLanes) {
-    const bool whole = c + kLanes <= j.channels;
-    const Mask lanes = lanes_of(whole ? kLanes : j.channels - c);
-    if (border && whole)
-      block<B, KW, SW, true, true>(s, j, column, c, lanes, at);
-    else if (border)
-      block<B, KW, SW, true, false>(s, j, column, c, lanes, at);
-    else if (whole)
-      block<B, KW, SW, false, true>(s, j, column, c, lanes, at);
-    else
-      block<B, KW, SW, false, false>(s, j, column, c, lanes, at);
-  }
-}
-
 template <int B>
 void any_columns(const RowShape& s, const RowJob& j, int64_t column) {
   for (int64_t c = 0; c < j.channels; c += kLanes) {
@@ -196,32 +178,58 @@ void any_columns(const RowShape& s, const RowJob& j, int64_t column) {
   }
 }
 
+template <int B, int KW, int SW>
+void columns(const RowShape& s, const RowJob& j, int64_t column) {
+  constexpr int kInputs = (B - 1) * SW + KW;
+  const int64_t first = column * SW - s.pad, beyond = first + kInputs - s.width;
+  if (first < 1 - KW || beyond > KW - 1) {  // pads as wide as the window
+    for (int k = 0; k < B; ++k) any_columns<1>(s, j, column + k);
+    return;
+  }
+  const bool border = first < 0 || beyond > 0;
+  const Inside inside{first < 0 ? static_cast<int>(-first) : 0,
+                      beyond > 0 ? static_cast<int>(kInputs - beyond) : kInputs};
+  int64_t c = 0;
+  if constexpr (2 * B <= kBlock && kBlock == 14)  // as many registers as a long row's
+    for (; c + 2 * kLanes <= j.channels; c += 2 * kLanes)
+      border ? block<B, KW, SW, true, true, 2>(s, j, column, c, lanes_of(kLanes), inside)
+             : block<B, KW, SW, false, true, 2>(s, j, column, c, lanes_of(kLanes), inside);
+  for (; c < j.channels; c += kLanes) {
+    const bool whole = c + kLanes <= j.channels;
+    const Mask lanes = lanes_of(whole ? kLanes : j.channels - c);
+    if (border && whole)
+      block<B, KW, SW, true, true>(s, j, column, c, lanes, inside);
+    else if (border)
+      block<B, KW, SW, true, false>(s, j, column, c, lanes, inside);
+    else if (whole)
+      block<B, KW, SW, false, true>(s, j, column, c, lanes, inside);
+    else
+      block<B, KW, SW, false, false>(s, j, column, c, lanes, inside);
+  }
+}
+
 using ColumnsFn = void (*)(const RowShape&, const RowJob&, int64_t);
-/// By the number of columns.
+/// By the number of columns, from 1 on.
+template <int KW, int SW, int... B>
+constexpr std::array<ColumnsFn, sizeof...(B)> by_columns(std::integer_sequence<int, B...>) {
+  return {columns<B + 1, KW, SW>...};
+}
 template <int KW, int SW>
-constexpr ColumnsFn kColumns[kBlock + 1] = {nullptr,
-                                            columns<1, KW, SW>,
-                                            columns<2, KW, SW>,
-                                            columns<3, KW, SW>,
-                                            columns<4, KW, SW>,
-                                            columns<5, KW, SW>,
-                                            columns<6, KW, SW>,
-                                            columns<7, KW, SW>,
-                                            columns<8, KW, SW>};
+constexpr auto kColumns = by_columns<KW, SW>(std::make_integer_sequence<int, kBlock>());
 
 void row(const RowShape& s, const RowJob& j) {
   const ColumnsFn* fns = nullptr;
   if (s.dilation == 1 && s.kernel == 3)
-    fns = s.stride == 1 ? kColumns<3, 1> : s.stride == 2 ? kColumns<3, 2> : nullptr;
+    fns = s.stride == 1 ? kColumns<3, 1>.data() : s.stride == 2 ? kColumns<3, 2>.data() : nullptr;
   if (s.dilation == 1 && s.kernel == 5)
-    fns = s.stride == 1 ? kColumns<5, 1> : s.stride == 2 ? kColumns<5, 2> : nullptr;
+    fns = s.stride == 1 ? kColumns<5, 1>.data() : s.stride == 2 ? kColumns<5, 2>.data() : nullptr;
   for (int64_t column = j.begin; column < j.end;) {
     const int64_t left = j.end - column;
     // The rest in two equal parts rather than a long and a short one.
     const int64_t n =
         left >= 2 * kBlock || left <= kBlock ? (left < kBlock ? left : kBlock) : (left + 1) / 2;
     if (fns) {
-      fns[n](s, j, column);
+      fns[n - 1](s, j, column);
       column += n;
     } else {
       const int64_t m = n >= 4 ? 4 : 1;

@@ -54,7 +54,7 @@ DepthwiseCase random_depthwise(std::mt19937& engine) {
   c.bias = one_of(0, 3) != 0;
   for (int k = 0; k < 4; ++k)
     c.pads.push_back(
-        one_of(0, (k % 2 ? c.kernel_w * c.dilation_w : c.kernel_h * c.dilation_h) - 1));
+        one_of(0, (k % 2 ? c.kernel_w * c.dilation_w : c.kernel_h * c.dilation_h) + 1));
   const int64_t missing_h = (c.kernel_h - 1) * c.dilation_h + 1 - c.height - c.pads[0] - c.pads[2];
   const int64_t missing_w = (c.kernel_w - 1) * c.dilation_w + 1 - c.width - c.pads[1] - c.pads[3];
   c.height += std::max<int64_t>(0, missing_h);
@@ -89,6 +89,7 @@ TEST_CASE(
              {2, 96, 40, 130, 3, 3, 2, 2, {1, 1, 0, 0}},
              {1, 264, 14, 100, 5, 5, 1, 1, {2, 2, 2, 2}},
              {1, 8, 64, 300, 5, 3, 2, 1, {2, 1, 2, 1}},
+             {1, 160, 60, 61, 5, 5, 2, 2, {2, 2, 1, 2}},  // beyond the L2 cache: whole rows
          }) {
       const DepthwiseSetup s(c);
       std::vector<Tensor> results;
