@@ -9,8 +9,11 @@ namespace ferrule {
 namespace {
 
 ModelInfo info_of(const onnx::ModelProto& m) {
-  ModelInfo out{m.producer_name(), m.graph().name(), m.domain(), m.doc_string(),
-                m.model_version(), m.ir_version(),   {}};
+  ModelInfo out;
+  out.producer = out.producer_name = m.producer_name();
+  out.graph = m.graph().name(), out.graph_description = m.graph().doc_string();
+  out.domain = m.domain(), out.description = m.doc_string();
+  out.version = m.model_version(), out.ir_version = m.ir_version();
   if (!m.producer_version().empty()) out.producer += " " + m.producer_version();
   for (const auto& p : m.metadata_props()) out.metadata[p.key()] = p.value();
   return out;

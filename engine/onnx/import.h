@@ -34,6 +34,7 @@ struct ImportOptions {
 /// What a model file says of itself; all may be empty.
 struct ModelInfo {
   std::string producer, graph, domain, description;  ///< producer: "pytorch 2.1"
+  std::string producer_name, graph_description;
   int64_t version = 0, ir_version = 0;
   std::map<std::string, std::string> metadata;
 };

@@ -8,12 +8,14 @@
  *
  * A function that can fail returns a status: NULL when all went well, else an error that the caller
  * frees. Strings are UTF-8 and end with 0. What a function returns by `const char*` belongs to the
- * object that was asked and lives as long. Pointers must not be NULL unless it says so.
+ * object that was asked and lives as long. A NULL where it does not say so is an error, "usage";
+ * functions that return no status answer it with nothing: 0, "".
  *
  * Any number of threads may use one session at once. Other objects belong to one thread at a time.
  *
  * Structs begin with their size, which the caller sets (..._init() does it): later versions
- * append members, and take 0 for those that a caller does not have. Nothing else ever changes. */
+ * append members, and take 0 for those that a caller does not have. Nothing else ever changes. A
+ * caller may be newer, too, as long as it leaves 0 what this version does not know. */
 #ifndef FERRULE_H
 #define FERRULE_H
 
@@ -38,7 +40,8 @@ FERRULE_API const char* ferrule_version(void);
 
 typedef struct ferrule_status ferrule_status;
 
-/* The kind of error as one word, "model_not_found"; it never changes. */
+/* Of no status, NULL: 0 and "".
+ * The kind of error as one word, "model_not_found"; it never changes. */
 FERRULE_API const char* ferrule_status_code(const ferrule_status* status);
 /* What a program would end with: 1 results differ, 2 bad usage or input, 3 unsupported, 4 a limit
  * was reached, 5 the environment lacks something, 70 a bug of ours. */
@@ -131,8 +134,10 @@ typedef struct ferrule_session_options {
                               default: no bound */
   int32_t require_device;  /* 1: fail rather than run on anything but a GPU */
   int32_t strict;          /* 1: no library epilogue that deviates from its formula */
-  int32_t fast_math; /* 1: library epilogues may make numbers of NaN; not together with strict */
-  int32_t no_fusion; /* 1: no rule is applied */
+  int32_t fast_math;   /* 1: library epilogues may make numbers of NaN; not together with strict */
+  int32_t no_fusion;   /* 1: no rule is applied */
+  int32_t overridable; /* 1: initializers that are inputs, too, may be given in a run; else they are
+                          constants, which fusions need */
 } ferrule_session_options;
 static inline ferrule_session_options ferrule_session_options_init(void) {
   ferrule_session_options o;
@@ -215,6 +220,40 @@ FERRULE_API ferrule_status* ferrule_results_get(const ferrule_results* results, 
                                                 ferrule_tensor* tensor);
 /* NULL is fine. */
 FERRULE_API void ferrule_results_free(ferrule_results* results);
+
+/* --- questions ------------------------------------------------------------------------------ */
+
+typedef enum ferrule_about {
+  FERRULE_EXPLAIN = 0, /* which layers were fused, by which rule, and what nearly fused */
+  FERRULE_WHY = 1,    /* what became of a node, or of two, what stood in the way, what would help */
+  FERRULE_MISSED = 2, /* what still goes through memory between layers, the most bytes first */
+} ferrule_about;
+
+/* About a model, of which nothing is run: it need not be able to, nor its target be here. */
+typedef struct ferrule_question {
+  size_t size;
+  const char* path; /* of the model's file; or: */
+  const void* model;
+  size_t bytes;
+  const ferrule_session_options* options; /* NULL: the defaults */
+  const ferrule_tensor* shapes;           /* of inputs of open size, as ferrule_session_view's */
+  size_t shape_count;
+  const char* node;  /* why: this node, ... */
+  const char* other; /* ... and this one; may be NULL */
+  const char* rule;  /* why: only this rule; without a node: where it came furthest */
+  int32_t top;       /* missed: how many; default: 20 */
+} ferrule_question;
+static inline ferrule_question ferrule_question_init(void) {
+  ferrule_question q;
+  memset(&q, 0, sizeof q);
+  q.size = sizeof q;
+  return q;
+}
+
+/* `about`: ferrule_about. JSON as `ferrule explain --json`, `why --json` and `missed --json` print
+ * it; to be freed by ferrule_text_free. */
+FERRULE_API ferrule_status* ferrule_ask(int32_t about, const ferrule_question* question,
+                                        char** json);
 
 #ifdef __cplusplus
 }

@@ -189,5 +189,13 @@ class Session {
   std::unique_ptr<ferrule_session, void (*)(ferrule_session*)> session_{nullptr, ferrule_session_free};
 };
 
+/// JSON about a model that nothing is run of: which layers are fused, why others are not (`node`, `other`, `rule` of the question).
+inline std::string ask(ferrule_about about, const ferrule_question& question) {
+  char* text = nullptr;
+  detail::check(ferrule_ask(about, &question, &text));
+  const std::unique_ptr<char, void (*)(char*)> held(text, ferrule_text_free);
+  return text;
+}
+
 }  // namespace v0
 }  // namespace ferrule

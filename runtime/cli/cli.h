@@ -8,14 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "codegen/annotate_plan.h"
 #include "engine/onnx/import.h"
 #include "engine/pipeline.h"
+#include "runtime/answers/explain.h"
 #include "runtime/session.h"
 
 namespace ferrule::cli {
-
-inline constexpr int kSchemaVersion = 1;
 
 /// Options every command takes.
 struct Common {
@@ -54,8 +52,6 @@ Result<EngineOptions> rule_options(const Common& common);
 Result<SessionOptions> session_options(const Common& common);
 /// What library epilogues may do.
 LowerOptions lower_options(const Common& common);
-/// Why a layer's library call does not take its tail; empty: it does, or there is none.
-std::string tail_apart(const LoweredLayer& layer);
 /// "x:1x3x224x224" or "x:1,3,224,224", and several: "a:1x16,b:1x16". `most`: a size may be a range,
 /// "x:1..8x3", whose end is written there. errors: usage.
 using NamedShapes = std::vector<std::pair<std::string, std::vector<int64_t>>>;
@@ -78,15 +74,6 @@ Result<Loaded> load_model(const Common& common, bool contents = false);
 Result<Imported> import_model(const Common& common, const EngineOptions& options,
                               const Knowledge& knowledge, bool contents = false);
 
-/// Model -> fused graph -> plan -> launches, for the commands that run nothing.
-struct Explained {
-  std::shared_ptr<const Knowledge> knowledge;
-  Fused fused;  ///< its graph has moved into the plan
-  Plan plan;
-  Lowered lowered;
-  size_t model_nodes = 0;
-  const std::string& profile() const { return knowledge->target.profile; }
-};
 /// In memory of its own: what is lowered points into the plan.
 Result<std::unique_ptr<Explained>> explain_model(const Common& common, bool near_misses);
 

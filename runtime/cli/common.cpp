@@ -262,13 +262,6 @@ LowerOptions lower_options(const Common& common) {
   return {.strict = common.strict, .fast_math = common.fast_math};
 }
 
-std::string tail_apart(const LoweredLayer& layer) {
-  std::string out;
-  for (const Launch& l : layer.launches)
-    if (!l.tail_apart.empty()) out += (out.empty() ? "" : "; ") + l.tail_apart;
-  return out;
-}
-
 Result<Loaded> load_model(const Common& common, bool contents) {
   Loaded l;
   FERRULE_ASSIGN(l.options, engine_options(common));
@@ -316,17 +309,7 @@ Result<std::unique_ptr<Explained>> explain_model(const Common& common, bool near
   auto& [options, knowledge, imported] = loaded;
   FERRULE_TRY(fix_some(knowledge->ops, imported.graph, common));
   options.near_misses = near_misses;
-  auto out = std::make_unique<Explained>();
-  Explained& e = *out;
-  e.knowledge = knowledge;
-  e.model_nodes = imported.graph.live_nodes();
-  FERRULE_ASSIGN(e.fused, fuse(std::move(imported.graph), *e.knowledge, options));
-  e.fused.notes.insert(e.fused.notes.begin(), imported.notes.begin(), imported.notes.end());
-  FERRULE_ASSIGN(e.plan, make_plan(std::move(e.fused.graph), e.knowledge->target, e.knowledge->ops,
-                                   std::move(e.fused.nested)));
-  FERRULE_ASSIGN(e.lowered,
-                 lower(e.plan, e.knowledge->ops, e.knowledge->target, lower_options(common)));
-  return out;
+  return explain(std::move(imported), knowledge, options, lower_options(common));
 }
 
 Status free_place(std::string_view what, const std::string& path, bool force) {

@@ -6,33 +6,6 @@
 namespace ferrule::cli {
 namespace {
 
-using nlohmann::json;
-
-constexpr int kTries = 12;  // how often the model is fused again for one list
-
-json to_json(const AskedModel& model, const why::Missed& all, const std::string& assumed) {
-  json edges = json::array();
-  for (const why::MissedEdge& e : all.edges)
-    edges.push_back({{"from", escape(e.from, 4096)},
-                     {"to", escape(e.to, 4096)},
-                     {"producer", escape(e.producer, 4096)},
-                     {"consumer", escape(e.consumer, 4096)},
-                     {"value", escape(e.value, 4096)},
-                     {"type", e.type},
-                     {"bytes", e.bytes < 0 ? json(nullptr) : json(e.bytes)},
-                     {"sizes_open", e.open},
-                     {"rule", e.rule.empty() ? json(nullptr) : json(e.rule)},
-                     {"class", e.cls},
-                     {"reason", escape(e.reason, 4096)},
-                     {"unlock", cli::to_json(e.unlocks)}});
-  json j = header(model);
-  j["edges"] = edges;
-  j["edges_in_all"] = all.all;
-  j["not_listed"] = {{"views", all.views}, {"in_place", all.placed}};
-  j["assumed_sizes"] = assumed.empty() ? json(nullptr) : json(assumed);
-  return j;
-}
-
 void print(const why::Missed& all, const std::string& assumed) {
   if (!assumed.empty())
     std::cout << fmt::format("bytes are for {} (pass --shapes for other sizes)\n", assumed);
@@ -70,11 +43,14 @@ void add_missed(CLI::App& app, Common& common, int& exit) {
   set_body(*c, common, exit, [top](const Common& common) -> Result<Exit> {
     FERRULE_ASSIGN(const AskedModel model, observe_model(common));
     why::Inquiry inquiry(model.observed);
-    const why::Missed all = inquiry.missed(*top, kTries);
-    if (common.json)
-      print_json(to_json(model, all, inquiry.assumed()));
-    else
+    const why::Missed all = inquiry.missed(*top, kTriesOfMissed);
+    if (common.json) {
+      nlohmann::json j = header(model);
+      j.update(ferrule::to_json(all, inquiry.assumed()));
+      print_json(j);
+    } else {
       print(all, inquiry.assumed());
+    }
     return Exit::ok;
   });
 }

@@ -10,33 +10,12 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kTries = 8;  // how often the model is fused again for one answer
-
 struct Question {
   std::vector<std::string> nodes, pair;  ///< two nodes are a pair
   std::string node, rule;
   size_t top = 3;
   bool verbose = false;
 };
-
-json considered_json(const std::vector<why::Considered>& all) {
-  json out = json::array();
-  for (const why::Considered& c : all) out.push_back(cli::to_json(c));
-  return out;
-}
-
-json reason_json(const std::vector<why::Considered>& all, const std::string& otherwise) {
-  if (!all.empty()) return escape(why::reason(all[0]), 4096);
-  return otherwise.empty() ? json(nullptr) : json(escape(otherwise, 4096));
-}
-
-json node_json(const why::Observed& o, const why::NodeAnswer& a) {
-  json j = cli::to_json(o, a.outcome);
-  j["considered"] = considered_json(a.considered);
-  j["unlock"] = cli::to_json(a.unlocks);
-  j["reason"] = reason_json(a.considered, a.otherwise);
-  return j;
-}
 
 /// Those that the leading reason does not name.
 std::vector<why::Unlock> unsaid(std::vector<why::Unlock> all,
@@ -75,7 +54,7 @@ Result<Exit> several(const Common& common, const AskedModel& model, why::Inquiry
     ++asked;
     FERRULE_ASSIGN(why::NodeAnswer a, inquiry.node(name, q.rule, 0));
     if (common.json)
-      nodes.push_back(node_json(model.observed, a));
+      nodes.push_back(ferrule::to_json(model.observed, a));
     else
       print_short(a);
   }
@@ -94,7 +73,7 @@ Result<Exit> one(const Common& common, const AskedModel& model, why::Inquiry& in
   FERRULE_ASSIGN(why::NodeAnswer a, inquiry.node(q.node, q.rule, kTries));
   if (common.json) {
     json j = header(model);
-    j["nodes"] = json::array({node_json(model.observed, a)});
+    j["nodes"] = json::array({to_json(model.observed, a)});
     print_json(j);
   } else {
     print_node(model.observed, a, q);
@@ -102,47 +81,12 @@ Result<Exit> one(const Common& common, const AskedModel& model, why::Inquiry& in
   return Exit::ok;
 }
 
-std::string_view name(why::PairAnswer::Kind k) {
-  constexpr std::string_view kNames[] = {"same",    "apart",         "gone",     "adjacent",
-                                         "between", "common_reader", "siblings", "unrelated"};
-  return kNames[static_cast<size_t>(k)];
-}
-
-/// Where the rule alone is asked about: the node at which it came furthest, else one of those it
-/// took.
-Result<std::string> nearest_node(const why::Observed& o, why::Inquiry& inquiry,
-                                 const std::string& rule) {
-  std::string best;
-  std::pair furthest{-1, -1};
-  for (const std::string& name : inquiry.names()) {
-    FERRULE_ASSIGN(why::NodeAnswer a, inquiry.node(name, rule, 0));
-    std::pair came{-1, 0};
-    for (const why::Considered& c : a.considered)
-      if (c.matched_nodes > 0)
-        came = std::max(came, std::pair{c.matched_nodes, c.passed_conditions});
-    for (size_t s : a.outcome.steps)
-      if (o.fused.journal.steps[s].rule == rule) came = std::max(came, std::pair{0, 0});
-    if (came > furthest && came.first >= 0) furthest = came, best = name;
-  }
-  if (best.empty())
-    return error(Code::usage, "why", fmt::format("{} comes near no node of the model", rule));
-  return best;
-}
-
 Result<Exit> two(const Common& common, const AskedModel& model, why::Inquiry& inquiry,
                  const Question& q) {
   FERRULE_ASSIGN(why::PairAnswer a, inquiry.pair(q.pair[0], q.pair[1], q.rule, kTries));
   if (common.json) {
     json j = header(model);
-    j["pair"] = {{"relation", name(a.kind)},
-                 {"text", a.text},
-                 {"a", cli::to_json(model.observed, a.a)},
-                 {"b", cli::to_json(model.observed, a.b)},
-                 {"path", names_json(a.path)},
-                 {"blockers", names_json(a.blockers)},
-                 {"reason", reason_json(a.considered, a.otherwise)},
-                 {"considered", considered_json(a.considered)},
-                 {"unlock", cli::to_json(a.unlocks)}};
+    j["pair"] = ferrule::to_json(model.observed, a);
     print_json(j);
     return Exit::ok;
   }

@@ -1,17 +1,10 @@
-// Answers of `why` and `missed` as text and as JSON. Text is what a person reads: the summary
-// first, then the nearest rules with what stood in the way; JSON has everything.
+// Answers of `why` and `missed` as text, what a person reads: the summary first, then the nearest
+// rules with what stood in the way.
 #pragma once
-#include "engine/why/why.h"
+#include "runtime/answers/why.h"
 #include "runtime/cli/cli.h"
 
 namespace ferrule::cli {
-
-nlohmann::json to_json(const why::Observed& o, const why::Outcome& f);
-nlohmann::json to_json(const why::Considered& c);
-nlohmann::json to_json(const why::Unlock& u);
-nlohmann::json to_json(const std::vector<why::Unlock>& all);
-/// Escaped names, as a JSON list.
-nlohmann::json names_json(const std::vector<std::string>& names);
 
 /// The steps that touched the node.
 void print_steps(const why::Observed& o, const why::Outcome& f);

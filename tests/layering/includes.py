@@ -41,6 +41,7 @@ runtime/registry
 runtime/place_proof
 runtime/session
 runtime/group_proof
+runtime/answers
 runtime/cpu runtime/cuda
 runtime/c runtime/cli
 """

@@ -44,6 +44,18 @@ static void sizes(void) {
   MEMBER(ferrule_session_options, strict);
   MEMBER(ferrule_session_options, fast_math);
   MEMBER(ferrule_session_options, no_fusion);
+  MEMBER(ferrule_session_options, overridable);
+  MEMBER(ferrule_question, size);
+  MEMBER(ferrule_question, path);
+  MEMBER(ferrule_question, model);
+  MEMBER(ferrule_question, bytes);
+  MEMBER(ferrule_question, options);
+  MEMBER(ferrule_question, shapes);
+  MEMBER(ferrule_question, shape_count);
+  MEMBER(ferrule_question, node);
+  MEMBER(ferrule_question, other);
+  MEMBER(ferrule_question, rule);
+  MEMBER(ferrule_question, top);
 }
 
 #define REQUIRE(condition) \
@@ -121,6 +133,111 @@ static char* read_all(const char* path, size_t* size) {
   *size = fread(bytes, 1, 1 << 20, f);
   fclose(f);
   return bytes;
+}
+
+/* Explain, why and missed: of a file, of bytes, for a GPU that is not here. */
+static void ask(const char* path, char* bytes, size_t size) {
+  ferrule_question q = ferrule_question_init();
+  char* text = NULL;
+  wrong(ferrule_ask(FERRULE_EXPLAIN, &q, &text), "usage", "neither");
+  q.path = path;
+  fine(ferrule_ask(FERRULE_EXPLAIN, &q, &text));
+  REQUIRE(strstr(text, "\"layers\"") && strstr(text, "Relu_1") && strstr(text, "\"near_misses\"") && strstr(text, "\"schema_version\": 1"));
+  ferrule_text_free(text);
+  ferrule_session_options gpu = ferrule_session_options_init();
+  gpu.target = "sm_90";
+  q.path = NULL, q.model = bytes, q.bytes = size, q.options = &gpu;
+  fine(ferrule_ask(FERRULE_EXPLAIN, &q, &text));
+  REQUIRE(strstr(text, "\"target\": \"sm_90\""));
+  ferrule_text_free(text);
+  q.options = NULL;
+  wrong(ferrule_ask(FERRULE_WHY, &q, &text), "usage", "a node");
+  REQUIRE(text == NULL);
+  q.node = "Add_0", q.other = "Relu_1";
+  fine(ferrule_ask(FERRULE_WHY, &q, &text));
+  REQUIRE(strstr(text, "\"pair\"") && strstr(text, "\"relation\": \"same\""));
+  ferrule_text_free(text);
+  q.other = NULL;
+  fine(ferrule_ask(FERRULE_WHY, &q, &text));
+  REQUIRE(strstr(text, "\"nodes\"") && strstr(text, "\"considered\""));
+  ferrule_text_free(text);
+  q.node = "Ad_0";
+  wrong(ferrule_ask(FERRULE_WHY, &q, &text), "usage", "Add_0");
+  q.node = NULL, q.rule = "rows";
+  fine(ferrule_ask(FERRULE_WHY, &q, &text));
+  ferrule_text_free(text);
+  q.rule = "no_such_rule", q.node = "Add_0";
+  wrong(ferrule_ask(FERRULE_WHY, &q, &text), "rule_unknown", "no_such_rule");
+  fine(ferrule_ask(FERRULE_MISSED, &q, &text));
+  REQUIRE(strstr(text, "\"edges\""));
+  ferrule_text_free(text);
+  q.top = -1;
+  wrong(ferrule_ask(FERRULE_MISSED, &q, &text), "usage", "top");
+  wrong(ferrule_ask(9, &q, &text), "usage", "9");
+  q.model = "no model", q.bytes = 8;
+  wrong(ferrule_ask(FERRULE_EXPLAIN, &q, &text), "not_onnx", "");
+}
+
+/* NULL where it does not belong, sizes of other versions. */
+static void misuse(const char* path, ferrule_session* s, ferrule_tensor in) {
+  ferrule_session* made = NULL;
+  ferrule_results* r = NULL;
+  ferrule_port port = ferrule_port_init();
+  ferrule_tensor t;
+  char* text = NULL;
+  const char* none[] = {NULL};
+  wrong(ferrule_session_create(NULL, NULL, &made), "usage", "path");
+  wrong(ferrule_session_create(path, NULL, NULL), "usage", "session");
+  wrong(ferrule_session_create_from_bytes(NULL, 9, NULL, &made), "usage", "model");
+  wrong(ferrule_session_input(NULL, 0, &port), "usage", "session");
+  wrong(ferrule_session_output(s, 0, NULL), "usage", "port");
+  wrong(ferrule_session_view(NULL, FERRULE_VIEW_PLAN, NULL, 0, &text), "usage", "session");
+  wrong(ferrule_session_view(s, FERRULE_VIEW_PLAN, NULL, 1, &text), "usage", "shapes");
+  wrong(ferrule_session_view(s, FERRULE_VIEW_PLAN, NULL, 0, NULL), "usage", "json");
+  wrong(ferrule_run(NULL, &in, 1, NULL, 0, &r), "usage", "session");
+  wrong(ferrule_run(s, NULL, 1, NULL, 0, &r), "usage", "inputs");
+  wrong(ferrule_run(s, &in, 1, NULL, 2, &r), "usage", "wanted");
+  wrong(ferrule_run(s, &in, 1, none, 1, &r), "usage", "output");
+  wrong(ferrule_run(s, &in, 1, NULL, 0, NULL), "usage", "results");
+  wrong(ferrule_run_into(s, &in, 1, NULL, 1), "usage", "outputs");
+  wrong(ferrule_run_into(NULL, &in, 1, &in, 1), "usage", "session");
+  wrong(ferrule_results_get(NULL, 0, &t), "usage", "results");
+  wrong(ferrule_ask(FERRULE_EXPLAIN, NULL, &text), "usage", "question");
+  t = in, t.name = NULL;
+  wrong(ferrule_run(s, &t, 1, NULL, 0, &r), "unknown_input", "");
+  t = in, t.dims = NULL;
+  wrong(ferrule_run(s, &t, 1, NULL, 0, &r), "usage", "no dims");
+  t = in, t.rank = INT32_MAX;
+  wrong(ferrule_run(s, &t, 1, NULL, 0, &r), "usage", "rank");
+  t = in, t.type = FERRULE_STRING;
+  wrong(ferrule_run(s, &t, 1, NULL, 0, &r), "input_mismatch", "x");
+  REQUIRE(!made && !r && !text);
+  REQUIRE(ferrule_session_input_count(NULL) == 0 && ferrule_session_output_count(NULL) == 0 && ferrule_results_count(NULL) == 0);
+  REQUIRE(!*ferrule_status_code(NULL) && !*ferrule_status_text(NULL) && !*ferrule_status_hint(NULL) && !*ferrule_status_place(NULL) &&
+          !*ferrule_status_message(NULL) && ferrule_status_exit_code(NULL) == 0);
+  ferrule_session_cancel(NULL);
+  ferrule_text_free(NULL);
+
+  struct {
+    ferrule_session_options options;
+    int64_t later;
+  } newer = {ferrule_session_options_init(), 0};
+  newer.options.size = sizeof newer;
+  fine(ferrule_session_create(path, (ferrule_session_options*)&newer, &made));
+  ferrule_session_free(made);
+  newer.later = 1;
+  wrong(ferrule_session_create(path, (ferrule_session_options*)&newer, &made), "usage", "does not know");
+  newer.options.size = SIZE_MAX;
+  wrong(ferrule_session_create(path, (ferrule_session_options*)&newer, &made), "usage", "size");
+  struct {
+    size_t size;
+    const char* backend;
+  } older = {sizeof older, "reference"};  /* a version that had no more */
+  fine(ferrule_session_create(path, (ferrule_session_options*)&older, &made));
+  fine(ferrule_session_view(made, FERRULE_VIEW_DEVICE, &in, 1, &text));
+  REQUIRE(strstr(text, "\"reference\""));
+  ferrule_text_free(text);
+  ferrule_session_free(made);
 }
 
 int main(int argc, char** argv) {
@@ -224,6 +341,23 @@ int main(int argc, char** argv) {
   wrong(ferrule_session_view(s, 17, NULL, 0, &text), "usage", "17");
   wrong(ferrule_session_view(s, FERRULE_VIEW_PLAN, NULL, 0, &text), "missing_input", "x");
 
+  misuse(path, s, in);
+
+  /* Options are read when a session is made, and not afterwards. */
+  ferrule_session_options* gone = malloc(sizeof *gone);
+  char* backend = malloc(4);
+  REQUIRE(gone && backend);
+  *gone = o, strcpy(backend, "cpu"), gone->backend = backend;
+  ferrule_session* kept = NULL;
+  fine(ferrule_session_create(path, gone, &kept));
+  memset(backend, 'x', 3), memset(gone, 0x5a, sizeof *gone);
+  free(backend), free(gone);
+  fine(ferrule_run(kept, &in, 1, NULL, 0, &r));
+  fine(ferrule_results_get(r, 0, &out));
+  ferrule_session_free(kept);
+  REQUIRE(((float*)out.data)[0] == expected(x[0], 0)); /* results live without their session */
+  ferrule_results_free(r);
+
   /* Threads on one session, with and without a bound. */
   for (int bound = 0; bound < 2; ++bound) {
     ferrule_session_options p = o;
@@ -248,6 +382,7 @@ int main(int argc, char** argv) {
   char* bytes = read_all(path, &size);
   ferrule_session* of_bytes = NULL;
   fine(ferrule_session_create_from_bytes(bytes, size, &o, &of_bytes));
+  ask(path, bytes, size);
   memset(bytes, 0, size); /* they are not kept */
   fine(ferrule_run(of_bytes, &in, 1, NULL, 0, &r));
   ferrule_results_free(r);

@@ -61,6 +61,7 @@ class Session:
         strict: bool = False,
         fast_math: bool = False,
         no_fusion: bool = False,
+        overridable: bool = False,
         log: Callable[[str, str], None] | None = None,
         log_level: str = "warning",
     ) -> None: ...

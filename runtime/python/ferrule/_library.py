@@ -39,7 +39,7 @@ class Options(Structure):
                 ("enable", POINTER(c_char_p)), ("disable", POINTER(c_char_p)), ("override_files", POINTER(c_char_p)),
                 ("allow_unproven", POINTER(c_char_p)), ("tuning", c_char_p), ("cache", c_char_p), ("log", LogCallback),
                 ("log_context", c_void_p), ("log_level", c_int32), ("threads", c_int32), ("concurrent_runs", c_int32),
-                ("require_device", c_int32), ("strict", c_int32), ("fast_math", c_int32), ("no_fusion", c_int32)]
+                ("require_device", c_int32), ("strict", c_int32), ("fast_math", c_int32), ("no_fusion", c_int32), ("overridable", c_int32)]
 
 
 def _open() -> ctypes.CDLL:

@@ -60,7 +60,7 @@ class Session:
 
     model: a path, or the bytes of a model file.
     threads: of one run; 0: one a physical core.  concurrent_runs: how many runs of one input shape may take memory of their own at once
-    (more wait); 0: no bound.  The other options are those of `ferrule run --help`.
+    (more wait); 0: no bound.  overridable: initializers that are inputs, too, may be given in a run.  The other options are those of `ferrule run --help`.
     """
 
     def __init__(self, model: str | os.PathLike | bytes, *, backend: str = "auto", target: str | None = None,
@@ -68,12 +68,12 @@ class Session:
                  disable: Sequence[str] = (), override_files: Sequence[str | os.PathLike] = (), allow_unproven: Sequence[str] = (),
                  tuning: str | os.PathLike | None = None, cache: str | os.PathLike | None = None, threads: int = 0,
                  concurrent_runs: int = 0, require_device: bool = False, strict: bool = False, fast_math: bool = False,
-                 no_fusion: bool = False, log: Callable[[str, str], None] | None = None, log_level: str = "warning"):
+                 no_fusion: bool = False, overridable: bool = False, log: Callable[[str, str], None] | None = None, log_level: str = "warning"):
         self._made_with = {k: v for k, v in locals().items() if k not in ("self", "model", "log", "__class__")}
         self._model: Any = model if isinstance(model, (bytes, bytearray, memoryview)) else os.fspath(model)
         levels = ("error", "warning", "info", "verbose")
         o = lib.Options(size=ctypes.sizeof(lib.Options), threads=threads, concurrent_runs=concurrent_runs, require_device=require_device,
-                        strict=strict, fast_math=fast_math, no_fusion=no_fusion, log_level=levels.index(log_level))
+                        strict=strict, fast_math=fast_math, no_fusion=no_fusion, overridable=overridable, log_level=levels.index(log_level))
         for name, value in (("backend", backend), ("target", target), ("rules", rules), ("tuning", tuning), ("cache", cache)):
             if value is not None:
                 setattr(o, name, os.fsencode(value))
@@ -184,7 +184,7 @@ class Session:
 
     def _command(self, name: str, *arguments: str, shapes: Mapping[str, Sequence[int]] | None = None, fine: Sequence[int] = (0,)) -> Answer:
         made = self._made_with
-        options = [f"--{key.replace('_', '-')}" for key in ("strict", "fast_math") if made[key]]
+        options = [f"--{key.replace('_', '-')}" for key in ("strict", "fast_math", "overridable") if made[key]]
         for key, flag in (("backend", "--backend"), ("target", "--target"), ("tuning", "--tuning"), ("cache", "--cache")):
             if made[key] is not None and (key, made[key]) != ("backend", "auto"):
                 options += [flag, os.fspath(made[key])]

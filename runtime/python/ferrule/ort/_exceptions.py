@@ -1,46 +1,45 @@
-"""The exceptions of onnxruntime. In onnxruntime they have no common class but Exception."""
+"""The exceptions of onnxruntime, which have no common class but Exception."""
 
 
-
-class Fail(RuntimeError):
+class Fail(Exception):
     pass
 
 
-class InvalidArgument(Fail):
+class InvalidArgument(Exception):
     pass
 
 
-class NoSuchFile(Fail):
+class NoSuchFile(Exception):
     pass
 
 
-class NoModel(Fail):
+class NoModel(Exception):
     pass
 
 
-class EngineError(Fail):
+class EngineError(Exception):
     pass
 
 
-class RuntimeException(Fail):
+class RuntimeException(Exception):
     pass
 
 
-class InvalidProtobuf(Fail):
+class InvalidProtobuf(Exception):
     pass
 
 
-class ModelLoaded(Fail):
+class ModelLoaded(Exception):
     pass
 
 
-class NotImplemented(Fail):  # pylint: disable=redefined-builtin
+class NotImplemented(Exception):  # pylint: disable=redefined-builtin
     pass
 
 
-class InvalidGraph(Fail):
+class InvalidGraph(Exception):
     pass
 
 
-class EPFail(Fail):
+class EPFail(Exception):
     pass

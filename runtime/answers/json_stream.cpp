@@ -1,10 +1,10 @@
-#include "runtime/cli/json_stream.h"
+#include "runtime/answers/json_stream.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
-namespace ferrule::cli {
+namespace ferrule {
 namespace {
 
 constexpr size_t kBuffer = 1 << 16;
@@ -88,4 +88,4 @@ void JsonStream::tree(const nlohmann::json& value) {
   }
 }
 
-}  // namespace ferrule::cli
+}  // namespace ferrule

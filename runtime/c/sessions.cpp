@@ -1,21 +1,13 @@
 // The C interface over Session. No exception leaves it; nothing else is exported by libferrule.
-#include "runtime/c/ferrule.h"
-
 #include <cstring>
-#include <limits>
-#include <new>
 #include <nlohmann/json.hpp>
 
+#include "runtime/c/internal.h"
 #include "runtime/session.h"
-#include "runtime/shipped_rules.h"
 
 using namespace ferrule;
+using namespace ferrule::c;
 using json = nlohmann::json;
-
-struct ferrule_status {
-  Error error;
-  std::string text;
-};
 
 struct ferrule_session {
   struct Described {  ///< a Port as C sees it
@@ -40,77 +32,6 @@ struct ferrule_results {
 
 namespace {
 
-ferrule_status* of(Error e) {
-  std::string text = render(e);
-  return new ferrule_status{std::move(e), std::move(text)};
-}
-
-/// What `body` returns as an error, or what the standard library throws when there is no memory.
-template <class Body>
-ferrule_status* guarded(const char* place, Body&& body) {
-  try {
-    Status s = body();
-    return s ? nullptr : of(std::move(s).error());
-  } catch (const std::exception& e) {
-    return of(make_error_v(Code::out_of_memory, place,
-                           fmt::make_format_args("the call", "more", "no more")));
-  }
-}
-
-Status misuse(std::string place, std::string text) { return error(Code::usage, place, text); }
-
-/// A member that the caller's version of a struct has, else 0.
-template <class S, class T>
-T member(const S* s, T S::* which) {
-  if (!s) return T{};
-  const auto* from = reinterpret_cast<const char*>(&(s->*which));
-  const auto end = static_cast<size_t>(from - reinterpret_cast<const char*>(s)) + sizeof(T);
-  return end <= s->size ? s->*which : T{};
-}
-
-std::vector<std::string> list(const char* const* strings) {
-  std::vector<std::string> out;
-  for (; strings && *strings; ++strings) out.emplace_back(*strings);
-  return out;
-}
-std::string text(const char* s) { return s ? s : ""; }
-
-Result<SessionOptions> options_of(const ferrule_session_options* o) {
-  using O = ferrule_session_options;
-  if (o && o->size < sizeof o->size)
-    return error(Code::usage, "options",
-                 "size is not set: begin with ferrule_session_options_init()");
-  SessionOptions s;
-  const std::string rules = text(member(o, &O::rules));
-  s.engine.rule_dirs = {rules.empty() ? shipped_rules() : rules};
-  for (std::string& dir : list(member(o, &O::rule_folders))) s.engine.rule_dirs.push_back(dir);
-  s.engine.selection.enable = list(member(o, &O::enable));
-  s.engine.selection.disable = list(member(o, &O::disable));
-  if (member(o, &O::no_fusion)) s.engine.selection.disable.emplace_back("*");
-  s.engine.overrides = list(member(o, &O::override_files));
-  s.engine.allow_unproven = list(member(o, &O::allow_unproven));
-  s.engine.target = text(member(o, &O::target));
-  if (const char* cache = member(o, &O::cache)) s.engine.cache = cache;
-  if (const char* backend = member(o, &O::backend)) s.backend = backend;
-  s.tuning = text(member(o, &O::tuning));
-  s.threads = member(o, &O::threads);
-  s.concurrent_runs = member(o, &O::concurrent_runs);
-  for (const auto& [number, what] :
-       {std::pair{s.threads, "threads"}, {s.concurrent_runs, "concurrent_runs"}})
-    if (number < 0 || number > 1024)
-      return error(Code::usage, "options", fmt::format("{} is {}, not in 0 to 1024", what, number));
-  s.require_device = member(o, &O::require_device) != 0;
-  s.strict = member(o, &O::strict) != 0;
-  s.fast_math = member(o, &O::fast_math) != 0;
-  if (const auto log = member(o, &O::log))
-    s.log = [log, context = member(o, &O::log_context), most = member(o, &O::log_level)](
-                LogLevel level, std::string_view line) {
-      if (static_cast<int32_t>(level) <= most)
-        log(context, static_cast<int32_t>(level), std::string(line).c_str());
-    };
-  return s;
-}
-
 std::vector<ferrule_session::Described> described(const std::vector<Port>& ports) {
   std::vector<ferrule_session::Described> out;
   for (const Port& p : ports) {
@@ -130,8 +51,9 @@ std::vector<ferrule_session::Described> described(const std::vector<Port>& ports
 template <class Load>
 ferrule_status* create(const ferrule_session_options* options, ferrule_session** session,
                        Load&& load) {
-  *session = nullptr;
+  if (session) *session = nullptr;
   return guarded("session", [&]() -> Status {
+    FERRULE_TRY(given({{"session", session}}));
     FERRULE_ASSIGN(SessionOptions o, options_of(options));
     auto s = std::make_unique<ferrule_session>();
     o.cancel = s->cancel;
@@ -144,9 +66,12 @@ ferrule_status* create(const ferrule_session_options* options, ferrule_session**
   });
 }
 
-ferrule_status* port_of(const std::vector<ferrule_session::Described>& all, size_t index,
-                        ferrule_port* port) {
+ferrule_status* port_of(const ferrule_session* s,
+                        std::vector<ferrule_session::Described> ferrule_session::* which,
+                        size_t index, ferrule_port* port) {
   return guarded("port", [&]() -> Status {
+    FERRULE_TRY(given({{"session", s}, {"port", port}}));
+    const std::vector<ferrule_session::Described>& all = s->*which;
     if (index >= all.size()) return misuse("index", fmt::format("there are {}", all.size()));
     const auto& d = all[index];
     const ferrule_port full{sizeof(ferrule_port),
@@ -163,16 +88,6 @@ ferrule_status* port_of(const std::vector<ferrule_session::Described>& all, size
     port->size = size;
     return {};
   });
-}
-
-Result<std::vector<int64_t>> dims_of(const ferrule_tensor& t) {
-  if (t.rank < 0 || (t.rank > 0 && !t.dims))
-    return error(Code::usage, escape(text(t.name)), "it has no dims");
-  std::vector<int64_t> dims(t.dims, t.dims + t.rank);
-  for (int64_t d : dims)
-    if (d < 0) return error(Code::usage, escape(text(t.name)), fmt::format("a dim is {}", d));
-  FERRULE_TRY(check_bytes(static_cast<DType>(t.type), dims, escape(text(t.name)), 0));
-  return dims;
 }
 
 /// Over the caller's memory.
@@ -201,9 +116,22 @@ Result<Tensor> borrowed(const ferrule_tensor& t) {
   return Tensor(type, std::move(dims), nullptr, t.data);
 }
 
-Result<std::map<std::string, Tensor>> inputs_of(const ferrule_tensor* inputs, size_t count) {
+/// Where the model wants no texts, none are read: the memory is something else.
+Status no_texts(const ferrule_session& s, const ferrule_tensor& t) {
+  const std::vector<Port>& ports = s.session->inputs();
+  const auto port = std::ranges::find(ports, text(t.name), &Port::name);
+  if (t.type != FERRULE_STRING || port == ports.end() || port->type.dtype == DType::string)
+    return {};
+  return error(Code::input_mismatch, "inputs", escape(t.name), name(DType::string),
+               str(port->type));
+}
+
+Result<std::map<std::string, Tensor>> inputs_of(const ferrule_session& s,
+                                                const ferrule_tensor* inputs, size_t count) {
+  FERRULE_TRY(given({{"inputs", inputs}}, count));
   std::map<std::string, Tensor> out;
   for (size_t k = 0; k < count; ++k) {
+    FERRULE_TRY(no_texts(s, inputs[k]));
     FERRULE_ASSIGN(Tensor t, borrowed(inputs[k]));
     if (!out.emplace(text(inputs[k].name), std::move(t)).second)
       return error(Code::usage, "inputs",
@@ -237,7 +165,7 @@ Status unknown_output(const ferrule_session& s, const std::string& name) {
 
 Result<std::map<std::string, Tensor>> run(ferrule_session* s, const ferrule_tensor* inputs,
                                           size_t count) {
-  FERRULE_ASSIGN(auto in, inputs_of(inputs, count));
+  FERRULE_ASSIGN(auto in, inputs_of(*s, inputs, count));
   FERRULE_ASSIGN(auto out, s->session->run(in));
   for (auto& [name, t] : out) t = owned(std::move(t), inputs, count);
   return out;
@@ -268,8 +196,10 @@ json journal_of(const Compiled& c) {
 }
 
 json model_of(const ModelInfo& m) {
-  return {{"producer", m.producer},       {"graph", m.graph},     {"domain", m.domain},
-          {"description", m.description}, {"version", m.version}, {"ir_version", m.ir_version},
+  return {{"producer", m.producer}, {"producer_name", m.producer_name},
+          {"graph", m.graph},       {"graph_description", m.graph_description},
+          {"domain", m.domain},     {"description", m.description},
+          {"version", m.version},   {"ir_version", m.ir_version},
           {"metadata", m.metadata}};
 }
 
@@ -277,53 +207,61 @@ json model_of(const ModelInfo& m) {
 
 const char* ferrule_version(void) { return FERRULE_VERSION; }
 
-const char* ferrule_status_code(const ferrule_status* s) { return code_name(s->error.code).data(); }
-int32_t ferrule_status_exit_code(const ferrule_status* s) {
-  return static_cast<int32_t>(exit_code(s->error.code));
+// No status is no error.
+const char* ferrule_status_code(const ferrule_status* s) {
+  return s ? code_name(s->error.code).data() : "";
 }
-const char* ferrule_status_place(const ferrule_status* s) { return s->error.place.c_str(); }
-const char* ferrule_status_message(const ferrule_status* s) { return s->error.message.c_str(); }
-const char* ferrule_status_hint(const ferrule_status* s) { return s->error.hint.c_str(); }
-const char* ferrule_status_text(const ferrule_status* s) { return s->text.c_str(); }
+int32_t ferrule_status_exit_code(const ferrule_status* s) {
+  return s ? static_cast<int32_t>(exit_code(s->error.code)) : 0;
+}
+const char* ferrule_status_place(const ferrule_status* s) {
+  return s ? s->error.place.c_str() : "";
+}
+const char* ferrule_status_message(const ferrule_status* s) {
+  return s ? s->error.message.c_str() : "";
+}
+const char* ferrule_status_hint(const ferrule_status* s) { return s ? s->error.hint.c_str() : ""; }
+const char* ferrule_status_text(const ferrule_status* s) { return s ? s->text.c_str() : ""; }
 void ferrule_status_free(ferrule_status* s) { delete s; }
 
 ferrule_status* ferrule_session_create(const char* path, const ferrule_session_options* options,
                                        ferrule_session** session) {
-  return create(options, session,
-                [&](SessionOptions o) { return Session::load(path, std::move(o)); });
+  return create(options, session, [&](SessionOptions o) -> Result<Session> {
+    FERRULE_TRY(given({{"path", path}}));
+    return Session::load(path, std::move(o));
+  });
 }
 ferrule_status* ferrule_session_create_from_bytes(const void* model, size_t bytes,
                                                   const ferrule_session_options* options,
                                                   ferrule_session** session) {
-  return create(options, session, [&](SessionOptions o) {
+  return create(options, session, [&](SessionOptions o) -> Result<Session> {
+    FERRULE_TRY(given({{"model", model}}));
     return Session::load_bytes({static_cast<const char*>(model), bytes}, std::move(o));
   });
 }
 void ferrule_session_free(ferrule_session* s) { delete s; }
 
-size_t ferrule_session_input_count(const ferrule_session* s) { return s->inputs.size(); }
-size_t ferrule_session_output_count(const ferrule_session* s) { return s->outputs.size(); }
+size_t ferrule_session_input_count(const ferrule_session* s) { return s ? s->inputs.size() : 0; }
+size_t ferrule_session_output_count(const ferrule_session* s) { return s ? s->outputs.size() : 0; }
 ferrule_status* ferrule_session_input(const ferrule_session* s, size_t index, ferrule_port* port) {
-  return port_of(s->inputs, index, port);
+  return port_of(s, &ferrule_session::inputs, index, port);
 }
 ferrule_status* ferrule_session_output(const ferrule_session* s, size_t index, ferrule_port* port) {
-  return port_of(s->outputs, index, port);
+  return port_of(s, &ferrule_session::outputs, index, port);
 }
 
 ferrule_status* ferrule_session_view(ferrule_session* s, int32_t view, const ferrule_tensor* shapes,
                                      size_t count, char** text_out) {
-  *text_out = nullptr;
+  if (text_out) *text_out = nullptr;
   return guarded("view", [&]() -> Status {
+    FERRULE_TRY(given({{"session", s}, {"json", text_out}}));
     json j;
     if (view == FERRULE_VIEW_MODEL) {
       j = model_of(s->session->info());
     } else if (view == FERRULE_VIEW_PLAN || view == FERRULE_VIEW_JOURNAL ||
                view == FERRULE_VIEW_DEVICE) {
-      Shapes given;
-      for (size_t k = 0; k < count; ++k) {
-        FERRULE_ASSIGN(given[text(shapes[k].name)], dims_of(shapes[k]));
-      }
-      FERRULE_ASSIGN(const auto c, s->session->plan(given));
+      FERRULE_ASSIGN(const Shapes sizes, shapes_of(shapes, count));
+      FERRULE_ASSIGN(const auto c, s->session->plan(sizes));
       j = view == FERRULE_VIEW_PLAN      ? plan_of(*c)
           : view == FERRULE_VIEW_JOURNAL ? journal_of(*c)
                                          : json{{"backend", c->backend()},
@@ -333,21 +271,23 @@ ferrule_status* ferrule_session_view(ferrule_session* s, int32_t view, const fer
       return misuse("view", fmt::format("{} is none of ferrule_view", view));
     }
     j["schema_version"] = 1;
-    const std::string out = j.dump(-1, ' ', false, json::error_handler_t::replace);
-    *text_out = new char[out.size() + 1];
-    std::memcpy(*text_out, out.c_str(), out.size() + 1);
+    *text_out = handed_out(j.dump(-1, ' ', false, json::error_handler_t::replace));
     return {};
   });
 }
 void ferrule_text_free(char* text) { delete[] text; }
 
-void ferrule_session_cancel(ferrule_session* s) { s->cancel->stop(); }
+void ferrule_session_cancel(ferrule_session* s) {
+  if (s) s->cancel->stop();
+}
 
 ferrule_status* ferrule_run(ferrule_session* s, const ferrule_tensor* inputs, size_t input_count,
                             const char* const* wanted, size_t wanted_count,
                             ferrule_results** results) {
-  *results = nullptr;
+  if (results) *results = nullptr;
   return guarded("run", [&]() -> Status {
+    FERRULE_TRY(given({{"session", s}, {"results", results}}));
+    FERRULE_TRY(given({{"wanted", wanted}}, wanted_count));
     std::vector<std::string> names;
     for (size_t k = 0; k < wanted_count; ++k) names.push_back(text(wanted[k]));
     if (names.empty())
@@ -371,11 +311,13 @@ ferrule_status* ferrule_run_into(ferrule_session* s, const ferrule_tensor* input
                                  size_t input_count, const ferrule_tensor* outputs,
                                  size_t output_count) {
   return guarded("run", [&]() -> Status {
+    FERRULE_TRY(given({{"session", s}}));
+    FERRULE_TRY(given({{"outputs", outputs}}, output_count));
     const std::vector<Port>& ports = s->session->outputs();
     for (size_t k = 0; k < output_count; ++k)
       if (std::ranges::find(ports, text(outputs[k].name), &Port::name) == ports.end())
         return unknown_output(*s, text(outputs[k].name));
-    FERRULE_ASSIGN(const auto in, inputs_of(inputs, input_count));
+    FERRULE_ASSIGN(const auto in, inputs_of(*s, inputs, input_count));
     FERRULE_ASSIGN(const auto out, s->session->run(in));
     for (size_t k = 0; k < output_count; ++k) {  // all of them are checked before one is written
       const ferrule_tensor& to = outputs[k];
@@ -398,10 +340,11 @@ ferrule_status* ferrule_run_into(ferrule_session* s, const ferrule_tensor* input
   });
 }
 
-size_t ferrule_results_count(const ferrule_results* r) { return r->tensors.size(); }
+size_t ferrule_results_count(const ferrule_results* r) { return r ? r->tensors.size() : 0; }
 ferrule_status* ferrule_results_get(const ferrule_results* r, size_t index,
                                     ferrule_tensor* tensor) {
   return guarded("results", [&]() -> Status {
+    FERRULE_TRY(given({{"results", r}, {"tensor", tensor}}));
     if (index >= r->tensors.size())
       return misuse("index", fmt::format("there are {}", r->tensors.size()));
     const auto& t = r->tensors[index];

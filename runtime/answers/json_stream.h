@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace ferrule::cli {
+namespace ferrule {
 
 class JsonStream {
  public:
@@ -43,4 +43,4 @@ class JsonStream {
   bool after_key_ = false;
 };
 
-}  // namespace ferrule::cli
+}  // namespace ferrule
