@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdlib>
 
+#include "engine/rewrite/replacement.h"
 #include "runtime/cuda/cublaslt.h"
 #include "runtime/cuda/cudnn_kernel.h"
 #include "tests/support/paths.h"
@@ -286,8 +287,8 @@ TEST_CASE("sums of parts of a product are not rounded to 16 bits") {
   auto product = make_cublaslt_product(*handle, p, "test");
   REQUIRE(product.has_value());
   // As f16, 2048 + 1 is 2048.
-  const Tensor a = cast(Tensor::of_f32({1, 4}, {2048, 1, -2047, 0}), DType::f16),
-               b = cast(Tensor::of_f32({4, 1}, {1, 1, 1, 1}), DType::f16);
+  const Tensor a = converted(Tensor::of_f32({1, 4}, {2048, 1, -2047, 0}), DType::f16),
+               b = converted(Tensor::of_f32({4, 1}, {1, 1, 1, 1}), DType::f16);
   alignas(16) std::array<uint16_t, 8> y{};
   alignas(256) static std::array<char, 4096> workspace;
   // Algorithms that the heuristic lists and has not are no plans.
