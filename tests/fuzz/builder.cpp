@@ -110,8 +110,6 @@ std::optional<std::vector<Value>> Builder::nodes(const std::string& op,
     names_ = named;
     return std::nullopt;
   };
-  if (std::ranges::any_of(operands, [&](const Value& v) { return v.numel() > largest; }))
-    return refuse("an operand is too large");
   auto imported = import_text(probe(operands, results), language_.import);
   if (!imported) return refuse(imported.error().message);
   const Graph& g = imported->graph;

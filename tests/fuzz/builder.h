@@ -87,7 +87,7 @@ class Builder {
   bool square = false;         ///< all sizes are one: operands fit in every way
   bool empty = false;          ///< some size may be 0
   int64_t side = 3;            ///< that size
-  int64_t largest = kLargest;  ///< elements of a node's operands and results
+  int64_t largest = kLargest;  ///< elements of a node's result
   std::map<std::string, int>
       refused;  ///< what the importer or the interpreter said, for a look at what is never drawn
 
