@@ -57,16 +57,18 @@ Result<Device*> Device::open() {
 
 Status Device::enter() {
   if (lost()) return check(0, "", "");
-  const int code = api_.cuCtxSetCurrent(context_);
-  if (code == kOutOfMemory)
-    return error(Code::library_failed, kPlace, "cuCtxSetCurrent", api_.text(code));
-  return check(code, "cuCtxSetCurrent", kPlace);
+  return check_context(api_.cuCtxSetCurrent(context_), "cuCtxSetCurrent");
+}
+
+Status Device::check_context(int code, std::string_view call) {
+  if (code == kOutOfMemory) return error(Code::library_failed, kPlace, call, api_.text(code));
+  return check(code, call, kPlace);
 }
 
 Entered::Entered(Device& device) : device_(device) {
   CUctx_st* current = nullptr;
-  status = device.check(device.lost() ? 0 : device.api_.cuCtxGetCurrent(&current),
-                        "cuCtxGetCurrent", kPlace);
+  status = device.check_context(device.lost() ? 0 : device.api_.cuCtxGetCurrent(&current),
+                                "cuCtxGetCurrent");
   if (!status || current == device.context_) return;
   status = device.enter();
   if (status) before_ = current;

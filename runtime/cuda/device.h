@@ -48,6 +48,9 @@ class Device {
   /// What a driver's code means. `place`: the layer, or what was being done.
   /// errors: device_memory, device_lost, library_failed.
   Status check(int code, std::string_view call, std::string_view place);
+  /// As check(), for calls that may fail while no context is current, whose free memory could be
+  /// asked for.
+  Status check_context(int code, std::string_view call);
   bool lost() const { return lost_.load(std::memory_order_acquire); }
 
   /// To the device and back, when the call returns.  errors: those of check.
