@@ -8,9 +8,11 @@
 #include "engine/base/diagnostics.h"
 #include "engine/onnx/index_inputs.h"
 #include "engine/onnx/schema.h"
+#include "engine/semantics/infer.h"
 #include "runtime/registry.h"
 #include "runtime/session.h"
 #include "runtime/shared_knowledge.h"
+#include "runtime/staged.h"
 
 namespace ferrule {
 namespace {
@@ -39,6 +41,32 @@ bool cannot_run(const Refusal& why) {
   const Error* e = why.error();
   return !e || e->code == Code::size_unknown || e->code == Code::unsupported_type;
 }
+
+}  // namespace
+
+namespace {
+
+class SessionOfStage final : public StagePlan {
+ public:
+  SessionOfStage(Session session, std::shared_ptr<Compiled> compiled)
+      : session_(std::move(session)), compiled_(std::move(compiled)) {}
+  Result<std::vector<Tensor>> run(std::span<const Tensor> inputs, int64_t& launches) override {
+    FERRULE_ASSIGN(const Compiled::Lease on, compiled_->lease());
+    FERRULE_ASSIGN(auto results, on->run_tensors(inputs));
+    launches += on->launches();
+    return results;
+  }
+  std::vector<std::string> interpreted() override {
+    std::vector<std::string> out;
+    for (size_t layer : compiled_->executable().interpreted())
+      std::ranges::copy(compiled_->plan().layers[layer].nodes, std::back_inserter(out));
+    return out;
+  }
+
+ private:
+  Session session_;
+  std::shared_ptr<Compiled> compiled_;
+};
 
 }  // namespace
 
@@ -208,12 +236,18 @@ struct Session::State {
                                        knowledge->ops, std::move(c->fused_.nested)));
     if (options.backend != "null") FERRULE_TRY(runnable(c->plan_, knowledge->ops));
     // From here on addresses inside the plan are kept: it stays where it is.
-    FERRULE_ASSIGN(c->lowered_, lower(c->plan_, knowledge->ops, knowledge->target,
-                                      {.strict = options.strict, .fast_math = options.fast_math}));
+    auto lowered = lower(c->plan_, knowledge->ops, knowledge->target,
+                         {.strict = options.strict, .fast_math = options.fast_math});
+    if (lowered)
+      c->lowered_ = std::move(*lowered);
+    else if (!options.in_stages || lowered.error().code != Code::unsupported_type)
+      return fail(lowered.error());
+    else  // no program computes with texts
+      c->lowered_.layers.resize(c->plan_.layers.size());
     FERRULE_TRY(check_plan(c->plan_));
     c->timings_.load_ms = load_ms;
     c->timings_.plan_ms = ms_since(start);
-    FERRULE_TRY(prepare(*c));
+    FERRULE_TRY(prepare(*c, shapes, lowered ? nullptr : &lowered.error()));
     return c;
   }
 
@@ -264,14 +298,48 @@ struct Session::State {
     return required(by.prepare(context_of(c, cache.get())));
   }
 
-  Status prepare(Compiled& c) const {
+  /// What a backend cannot plan as a whole (a size that only a run finds out, texts) it runs by
+  /// stages.
+  Result<std::unique_ptr<Executable>> prepare_stages(const Compiled& c, const Backend& by,
+                                                     const Shapes& shapes) const {
+    Graph graph = std::move(*canonical.graph.clone());
+    FERRULE_TRY(fix_shapes(knowledge->ops, graph, shapes));
+    SessionOptions inner = options;
+    inner.backend = by.name();
+    inner.tuning.clear();
+    inner.log = nullptr;
+    inner.in_stages = false;
+    StageOptions stages{knowledge, options.engine, options.cancel, options.no_interpreter, {}};
+    if (knowledge->instances) {  // they chose the rules; no stage is the model that they are of
+      auto own = std::make_shared<Knowledge>(*knowledge);
+      own->instances.reset();
+      stages.knowledge = std::move(own);
+    }
+    stages.plan = [known = stages.knowledge, inner](Graph g) -> Result<std::unique_ptr<StagePlan>> {
+      FERRULE_ASSIGN(Session session, Session::from_graph(std::move(g), known, inner));
+      FERRULE_ASSIGN(auto compiled, session.plan());
+      return std::make_unique<SessionOfStage>(std::move(session), std::move(compiled));
+    };
+    return StagedExecutable::make(c.plan_, std::move(graph), std::move(stages));
+  }
+
+  /// `not_lowered`: why not, where the plan has no programs.
+  Status prepare(Compiled& c, const Shapes& shapes, const Error* not_lowered) const {
     const auto start = Clock::now();
     auto cache = DiskCache::open(options.engine.cache, options.engine.limits.cache_bytes);
     const DiskCache::Counts before = cache ? cache->counts() : DiskCache::Counts{};
     PrepareContext context = context_of(c, cache.get());
     context.own_weights = own_weights;
     Backend* by = backend;
-    auto executable = by->prepare(context);
+    using Made = Applicable<std::unique_ptr<Executable>>;
+    Made executable = not_lowered ? Made(fail(Refusal(*not_lowered))) : by->prepare(context);
+    const StagedExecutable* stages = nullptr;
+    if (!executable && options.in_stages && by->name() != "reference" && by->name() != "null" &&
+        cannot_run(executable.error())) {
+      FERRULE_ASSIGN(auto staged, prepare_stages(c, *by, shapes));
+      stages = static_cast<const StagedExecutable*>(staged.get());
+      executable = std::move(staged);
+    }
     // auto: what a backend cannot do at all (a size known only during the run) the reference does.
     if (!executable && options.backend == "auto" && !options.require_device &&
         by->name() != "reference" && cannot_run(executable.error())) {
@@ -288,7 +356,10 @@ struct Session::State {
     c.executable_ = std::move(*executable);
     c.idle_ = {c.executable_.get()};
     c.most_ = static_cast<size_t>(std::max(0, options.concurrent_runs));
-    c.make_ = [this, &c, by] { return prepare_another(c, *by); };
+    if (stages)
+      c.make_ = [stages]() -> Result<std::unique_ptr<Executable>> { return stages->another(); };
+    else
+      c.make_ = [this, &c, by] { return prepare_another(c, *by); };
     c.backend_ = by->name();
     c.device_ = by->device_name().empty()
                     ? host_target().value_or("")

@@ -36,6 +36,7 @@ struct SessionOptions {
       false;        ///< library epilogues may make numbers of NaN; not together with `strict`
   int threads = 0;  ///< 0: all cores
   bool no_interpreter = false;  ///< fail rather than interpret a layer that has no kernel
+  bool in_stages = true;        ///< graphs whose sizes depend on data: see staged.h
   int concurrent_runs = 0;  ///< of one plan; more wait. 0: as many as there are threads that run
   std::string tuning;       ///< a file of `ferrule tune`; empty: the built-in rules
   bool all_candidates = false;  ///< for Executable::measure

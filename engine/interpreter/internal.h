@@ -83,6 +83,10 @@ std::vector<Entry> resize_table();
 std::vector<Entry> quantize_table();
 std::vector<Entry> rnn_table();
 std::vector<Entry> control_table();
+std::vector<Entry> text_table();
+std::vector<Entry> signal_table();
+std::vector<Entry> learned_table();
+std::vector<Entry> tree_table();  ///< a part of learned_table
 
 // --- element types
 
@@ -233,6 +237,8 @@ Result<Dims> list_attr(const Call& c, std::string_view name, size_t rank, int64_
 Outputs run_graph(Env& env, const InterpreterOptions& options);
 /// A row operator by its formula: in row_formula.cpp.
 Outputs row_by_formula(const Call& c, const OpFormula& f);
+/// Equal of texts, which formulas do not know: in text.cpp.
+Outputs equal_texts(const Call& c);
 /// The result of a pointwise operator may be made.
 Status pointwise_fits(const Call& c);
 /// Runs a nested graph (If, Loop, Scan bodies, groups): in interpreter.cpp.

@@ -15,13 +15,14 @@ const Entry* find_kernel(const Node& n) {
     for (const auto& table :
          {conv_table(), pool_table(), matmul_table(), shape_table(), movement_table(),
           index_table(), order_table(), norm_table(), resize_table(), quantize_table(), rnn_table(),
-          control_table(), attention_table()})
+          control_table(), attention_table(), text_table(), signal_table(), learned_table()})
       for (const Entry& e : table)
         FERRULE_ASSERT(out.emplace(e.op, e).second, "operator in two tables");
     return out;
   }();
-  const auto it =
-      n.domain.empty() || n.domain == "ai.onnx" ? kAll.find(operator_name(n.op)) : kAll.end();
+  const auto it = n.domain.empty() || n.domain == "ai.onnx" ? kAll.find(operator_name(n.op))
+                  : n.domain == "ai.onnx.ml"                ? kAll.find("ml." + operator_name(n.op))
+                                                            : kAll.end();
   return it == kAll.end() ? nullptr : &it->second;
 }
 
@@ -50,6 +51,9 @@ Outputs run_node(const Call& c) {
         if (t) FERRULE_TRY(c.fits(t->dtype(), t->dims()));
       }
       FERRULE_TRY(pointwise_fits(c));
+      if (c.n.op == "Equal" && c.in.size() == 2 && c.in[0] && c.in[1] &&
+          c.in[0]->dtype() == DType::string)
+        return equal_texts(c);
       std::function<void(Program&)> change;
       if (c.options.on_program) change = [&](Program& p) { c.options.on_program(c.g, c.n, p); };
       FERRULE_ASSIGN(auto t, evaluate_node(*c.options.ops, c.n, c.in, c.options.f64, change));

@@ -21,6 +21,20 @@ Outputs dropout(const Call& c) {
   return out;
 }
 
+/// The same bits as another type of their size.
+Outputs bit_cast(const Call& c) {
+  const Tensor& x = *c.input(0);
+  const int64_t code = c.n.attrs.i("to");
+  if (code < 1 || code > static_cast<int64_t>(DType::f4e2m1))
+    return c.bad_attr("to", "{} is no element type", code);
+  const auto to = static_cast<DType>(code);
+  if (size_bits(to) == 0 || size_bits(to) != size_bits(x.dtype()))
+    return c.bad("{} and {} are not of one size", name(x.dtype()), name(to));
+  auto [y, p] = Tensor::allocate(to, x.dims());
+  if (x.bytes()) std::memcpy(p, x.data(), static_cast<size_t>(x.bytes()));
+  return one(y);
+}
+
 Outputs shape(const Call& c) {
   const Dims& d = c.input(0)->dims();
   const auto rank = std::ssize(d);
@@ -106,13 +120,9 @@ Outputs eye_like(const Call& c) {
 
 std::vector<Entry> shape_table() {
   return {
-      {"Dropout", dropout, 1},
-      {"Shape", shape, 1},
-      {"Size", size, 1},
-      {"Constant", constant},
-      {"ConstantOfShape", constant_of_shape, 1},
-      {"Range", range, 3},
-      {"EyeLike", eye_like, 1},
+      {"BitCast", bit_cast, 1}, {"Dropout", dropout, 1},  {"Shape", shape, 1},
+      {"Size", size, 1},        {"Constant", constant},   {"ConstantOfShape", constant_of_shape, 1},
+      {"Range", range, 3},      {"EyeLike", eye_like, 1},
   };
 }
 

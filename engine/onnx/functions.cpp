@@ -19,21 +19,19 @@ namespace {
 using Nodes = google::protobuf::RepeatedPtrField<onnx::NodeProto>;
 
 /// Those that are taken as ONNX's schemas define them. (The interpreter knows RotaryEmbedding.)
-/// interpreted.
-constexpr std::string_view kByOnnx[] = {"BlackmanWindow",
-                                        "HammingWindow",
-                                        "HannWindow",
-                                        "LinearAttention",
-                                        "NegativeLogLikelihoodLoss",
-                                        "RotaryEmbedding",
-                                        "SoftmaxCrossEntropyLoss",
-                                        "SwiGLU"};
+constexpr std::string_view kByOnnx[] = {
+    "BlackmanWindow",  "CausalConvWithState",     "HammingWindow",
+    "HannWindow",      "LinearAttention",         "NegativeLogLikelihoodLoss",
+    "RotaryEmbedding", "SoftmaxCrossEntropyLoss", "SwiGLU"};
+/// The same of ai.onnx.preview; their bodies are written in ai.onnx.
+constexpr std::string_view kByPreview[] = {"FlexAttention"};
 
 class FunctionWriter {
  public:
   FunctionWriter(Model& m, const Semantics& ops, const Limits& limits)
       : m_(m), ops_(ops), limits_(limits) {
     names_.insert(std::begin(kByOnnx), std::end(kByOnnx));
+    names_.insert(std::begin(kByPreview), std::end(kByPreview));
     for (const auto& [_, f] : ops.functions()) names_.insert(f.op);
   }
 
@@ -125,14 +123,15 @@ class FunctionWriter {
     if (!names_.contains(n.op_type())) return {};
     const std::string domain = canonical_domain(n.domain());
     if (!n.overload().empty() || own_.contains({domain, n.op_type()})) return {};
-    const bool by_schema = domain.empty() && contains(kByOnnx, n.op_type());
+    const bool by_schema = (domain.empty() && contains(kByOnnx, n.op_type())) ||
+                           (domain == "ai.onnx.preview" && contains(kByPreview, n.op_type()));
     const FunctionText* f = by_schema ? nullptr : ops_.function(domain, n.op_type());
     if (!by_schema && !f) return {};
     for (const auto& a : n.attribute())
       if (!a.ref_attr_name().empty())
         return error(Code::bad_attribute, place(n), quote(a.name()),
                      "one of the enclosing function, which is not supported for this operator");
-    if (by_schema) return by_onnx(n, opsets);
+    if (by_schema) return by_onnx(n, domain, opsets);
     FunctionCall call;
     for (const std::string& input : n.input()) {
       call.present.push_back(!input.empty());
@@ -169,10 +168,10 @@ class FunctionWriter {
   }
 
   /// Where the definition hangs on types that are not known, the node stays: it is not supported.
-  Status by_onnx(onnx::NodeProto& n, const Opsets& opsets) {
-    const auto opset = opsets.find("");
-    if (opset == opsets.end()) return {};
-    const auto* schema = schema_of(n.op_type(), opset->second, "");
+  Status by_onnx(onnx::NodeProto& n, const std::string& domain, const Opsets& opsets) {
+    const auto opset = opsets.find(""), own_opset = opsets.find(domain);
+    if (opset == opsets.end() || own_opset == opsets.end()) return {};
+    const auto* schema = schema_of(n.op_type(), own_opset->second, domain);
     if (!schema) return {};
     for (const auto& [name, a] : schema->attributes())
       if (a.default_value.type() != onnx::AttributeProto::UNDEFINED &&
@@ -181,12 +180,12 @@ class FunctionWriter {
     onnx::FunctionProto f;
     try {
       if (schema->HasFunction()) {
-        f = *schema->GetFunction(static_cast<int>(opset->second));
+        f = *schema->GetFunction(static_cast<int>(own_opset->second));
       } else {
         std::vector<onnx::TypeProto> types;
         for (const std::string& input : n.input()) types.push_back(type_of(input));
         if (!schema->BuildContextDependentFunction(onnx::FunctionBodyBuildContextImpl(n, types), f,
-                                                   static_cast<int>(opset->second)))
+                                                   static_cast<int>(own_opset->second)))
           return {};
       }
     } catch (const std::exception&) {
@@ -202,8 +201,9 @@ class FunctionWriter {
       f.mutable_output()->RemoveLast();
     resolve(*f.mutable_node(), n);
     f.set_name(n.op_type());
-    f.set_domain("");
-    if (f.opset_import().empty()) f.add_opset_import()->set_version(opset->second);
+    f.set_domain(domain);
+    if (std::ranges::none_of(f.opset_import(), [](const auto& o) { return o.domain().empty(); }))
+      f.add_opset_import()->set_version(opset->second);
     auto [it, fresh] = written_.try_emplace(f.SerializeAsString(), std::to_string(written_.size()));
     n.set_overload(it->second);
     if (!fresh) return {};

@@ -11,19 +11,19 @@ using Map = std::map<ValueId, ValueId>;
 
 std::unique_ptr<Graph> copied(const Graph& from, const Map& outside);
 
-/// The nodes of `from` added to `to`; `map` has its inputs and captures, and gets the rest.
-void add_nodes(const Graph& from, Graph& to, Map& map) {
-  for (uint32_t i = 0; i < from.value_slots(); ++i) {
-    const ValueId v{i};
-    const Value& value = from.value(v);
-    if (value.dead || map.contains(v)) continue;
-    const std::string name = to.fresh_name(value.name);
-    const ValueId made =
-        value.constant ? to.add_constant(name, *value.constant) : to.add_value(name, value.type);
-    if (!value.constant) to.set_contents(made, value.contents);
-    map[v] = made;
-  }
-  for (NodeId id : from.order()) {
+void add_value(const Graph& from, ValueId v, Graph& to, Map& map) {
+  const Value& value = from.value(v);
+  if (value.dead || map.contains(v)) return;
+  const std::string name = to.fresh_name(value.name);
+  const ValueId made =
+      value.constant ? to.add_constant(name, *value.constant) : to.add_value(name, value.type);
+  if (!value.constant) to.set_contents(made, value.contents);
+  map[v] = made;
+}
+
+/// These nodes of `from` added to `to`; `map` has what they read.
+void add_nodes(const Graph& from, std::span<const NodeId> nodes, Graph& to, Map& map) {
+  for (NodeId id : nodes) {
     const Node& node = from.node(id);
     Node n;
     n.op = node.op, n.domain = node.domain, n.attrs = node.attrs, n.rule = node.rule;
@@ -35,6 +35,12 @@ void add_nodes(const Graph& from, Graph& to, Map& map) {
     for (const auto& [key, sub] : node.subgraphs) n.subgraphs.emplace_back(key, copied(*sub, map));
     to.add_node(std::move(n));
   }
+}
+
+/// All nodes of `from` added to `to`; `map` has its inputs and captures, and gets the rest.
+void add_nodes(const Graph& from, Graph& to, Map& map) {
+  for (uint32_t i = 0; i < from.value_slots(); ++i) add_value(from, ValueId{i}, to, map);
+  add_nodes(from, from.order(), to, map);
 }
 
 /// A nested graph whose captures stand for other values outside.
@@ -145,6 +151,24 @@ Graph standalone(const Graph& nested, const Graph& outer, std::vector<ValueId>& 
   });
   add_nodes(nested, to, map);
   for (ValueId v : nested.outputs()) to.add_output(map.at(v));
+  return to;
+}
+
+Graph excerpt(const Graph& g, std::span<const NodeId> nodes, std::span<const ValueId> inputs,
+              std::span<const ValueId> outputs) {
+  Graph to;
+  to.name = g.name;
+  Map map;
+  for (ValueId v : inputs) map[v] = to.add_input(g.value(v).name, g.value(v).type);
+  for (NodeId id : nodes) {
+    const Node& n = g.node(id);
+    for (const std::vector<ValueId>& all :
+         {std::vector<ValueId>(n.inputs), captures(n), std::vector<ValueId>(n.outputs)})
+      for (ValueId v : all)
+        if (v) add_value(g, v, to, map);
+  }
+  add_nodes(g, nodes, to, map);
+  for (ValueId v : outputs) to.add_output(map.at(v));
   return to;
 }
 

@@ -96,7 +96,16 @@ struct Buffers {
   std::vector<Tensor> keep;
   std::vector<const void*> in;
   std::vector<void*> out;
+  /// Where only a run knows the size of a result: it is made anew each time.
+  bool sized = true;
+  std::vector<Tensor> tensors;
 };
+
+Status run_on(Executable& exe, const Buffers& b, RunObserver* observer = nullptr) {
+  if (b.sized) return exe.run(b.in, b.out, observer);
+  FERRULE_ASSIGN([[maybe_unused]] auto results, exe.run_tensors(b.tensors, observer));
+  return {};
+}
 
 Result<Buffers> buffers(const Plan& plan, const Tensors& inputs) {
   Buffers b;
@@ -104,9 +113,11 @@ Result<Buffers> buffers(const Plan& plan, const Tensors& inputs) {
   for (ValueId v : g.inputs()) b.in.push_back(inputs.at(g.value(v).name).data());
   for (ValueId v : g.outputs()) {
     auto dims = constant_shape(g.value(v).type.shape.value_or(Shape{Dim::unknown()}));
-    if (!dims)
-      return error(Code::bad_shape, "bench",
-                   fmt::format("the shape of output {} is not known", escape(g.value(v).name)));
+    if (!dims || size_bits(g.value(v).type.dtype) == 0) {
+      b.sized = false;
+      for (ValueId i : g.inputs()) b.tensors.push_back(inputs.at(g.value(i).name));
+      return b;
+    }
     auto [t, bytes] = Tensor::allocate(g.value(v).type.dtype, *dims);
     b.out.push_back(bytes);
     b.keep.push_back(std::move(t));
@@ -116,7 +127,7 @@ Result<Buffers> buffers(const Plan& plan, const Tensors& inputs) {
 
 Result<double> timed(Executable& exe, const Buffers& b) {
   const auto start = Clock::now();
-  FERRULE_TRY(exe.run(b.in, b.out));
+  FERRULE_TRY(run_on(exe, b));
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
@@ -165,7 +176,7 @@ Result<Latency> measure(Executable& exe, const Buffers& b, double seconds) {
 
 Result<Profiler> profile(Executable& exe, const Buffers& b, size_t layers, int runs) {
   Profiler p(layers);
-  for (int k = 0; k < runs; ++k) FERRULE_TRY(exe.run(b.in, b.out, &p));
+  for (int k = 0; k < runs; ++k) FERRULE_TRY(run_on(exe, b, &p));
   return p;
 }
 
