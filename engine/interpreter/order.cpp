@@ -133,6 +133,8 @@ Outputs cumulative(const Call& c) {
 /// Slices along the axis (the whole tensor when there is none), sorted or in order of appearance.
 Outputs unique(const Call& c) {
   const Tensor& whole = *c.input(0);
+  if (whole.dtype() != DType::string && !is_float(whole.dtype()) && !is_integral(whole.dtype()))
+    return c.unsupported_type(whole);
   const bool flat = !c.n.attrs.find("axis");
   const Tensor x = flat ? whole.reshaped({whole.numel()}) : whole;
   FERRULE_ASSIGN(const size_t a, c.axis(c.n.attrs.i("axis", 0), x.rank()));

@@ -12,13 +12,6 @@ namespace {
 
 using Texts = std::vector<std::string>;
 
-/// Bytes of the texts of a result, which sizes alone do not bound.
-Status texts_fit(const Call& c, const Texts& texts) {
-  int64_t bytes = 0;
-  for (const std::string& s : texts) bytes += std::ssize(s);
-  return c.fits(DType::u8, {bytes});
-}
-
 Outputs string_concat(const Call& c) {
   const Tensor &a = *c.input(0), &b = *c.input(1);
   if (a.dtype() != DType::string) return c.unsupported_type(a);

@@ -230,6 +230,32 @@ TEST_CASE("movement") {
   CHECK(values(run_op({"Gather"}, {nibbles, i64({2, 1, 0})})) == Values{3, 2, 1});
 }
 
+TEST_CASE("texts, transforms and complex numbers: what is right, and what is refused") {
+  const auto code = [](const Result<std::vector<Tensor>>& r) {
+    REQUIRE(!r);
+    return r.error().code;
+  };
+  const Tensor s({2}, std::vector<std::string>{"a b", "c"});
+  CHECK((*run_op({"StringConcat"}, {s, s}))[0].strings()[1] == "cc");
+  CHECK((*run_op({"StringSplit", {}, 2}, {s}))[0].dims() == Dims{2, 2});
+  CHECK(code(run_op({"StringConcat"}, {s, f32({2}, {1, 2})})) == Code::unsupported_type);
+  CHECK(values(run_op({"Equal"}, {s, s})) == Values{1, 1});
+  // 6 = 2 * 3 elements: both kinds of factors.
+  const Tensor x = f32({6, 1}, {1, 2, 3, 4, 5, 6});
+  const auto there = run_op({"DFT", {{"axis", int64_t{0}}}}, {x});
+  CHECK(values(there)[0] == doctest::Approx(21));
+  const auto back = run_op({"DFT", {{"axis", int64_t{0}}, {"inverse", int64_t{1}}}}, {(*there)[0]});
+  for (size_t i = 0; i < 6; ++i)
+    CHECK(values(back)[2 * i] == doctest::Approx(static_cast<double>(i) + 1));
+  CHECK(code(run_op({"DFT", {{"axis", int64_t{1}}}}, {x})) == Code::bad_attribute);
+  CHECK(code(run_op({"STFT"}, {f32({1, 6, 1}, {1, 2, 3, 4, 5, 6}), i64({0})})) == Code::bad_shape);
+  const auto bits = run_op({"BitCast", {{"to", int64_t{6}}}}, {f32({1}, {1})});
+  CHECK(values(bits) == Values{0x3f800000});
+  CHECK(code(run_op({"BitCast", {{"to", int64_t{7}}}}, {f32({1}, {1})})) == Code::bad_shape);
+  const Tensor complex = Tensor::allocate(DType::complex128, {2}).first;
+  CHECK(code(run_op({"Unique"}, {complex})) == Code::unsupported_type);
+}
+
 TEST_CASE("reductions, order and normalisation") {
   CHECK(values(run_op({"ReduceSum", {{"keepdims", int64_t{0}}}}, {iota({2, 3}), i64({-1})})) ==
         Values{3, 12});
