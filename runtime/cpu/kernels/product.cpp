@@ -1,5 +1,6 @@
-// 1x1 convolutions as products of pixels and filters: image and result may be slices of larger
-// ones, which the library's kernels do not take, and rows may be every second pixel.
+// Convolutions as products of pixels and filters, where a window is one run of memory: 1x1 ones,
+// whose image and result may be slices of larger ones, which the library's kernels do not take, and
+// windows along a line. Long sums are added in parts, which rounds less than the library's chains.
 #include <algorithm>
 #include <limits>
 #include <span>
@@ -16,34 +17,69 @@ namespace {
 
 using namespace product;
 
+constexpr int64_t kMostBorders = 64;  // windows of a line that are copied because of pads
+
 auto refuse(const KernelCall& call, std::string_view why) {
   return not_applicable(escape(call.layer), "product", why);
+}
+
+/// Sizes and window; a line that stands upright is laid down.
+Applicable<Shape> sizes_of(const KernelCall& call) {
+  const Operand &x = call.inputs[kX], &w = call.inputs[kW], &y = call.outputs[0];
+  const bool image = x.rank() == 4;
+  FERRULE_ASSIGN(Window window,
+                 window_of(call, x.dims, y.dims, {w.dims.begin() + 2, w.dims.end()}));
+  Shape s;
+  s.images = x.dims[0], s.k = y.dims[1], s.w = x.dims.back(), s.ow = y.dims.back();
+  s.h = s.oh = 1;
+  int64_t kernel_h = 1, pad_h = 0, end_h = 0;
+  if (image) {
+    s.h = x.dims[2], s.oh = y.dims[2], s.stride_h = window.strides[0];
+    kernel_h = window.kernel[0], pad_h = window.pads_begin[0], end_h = window.pads_end[0];
+  }
+  s.stride_w = window.strides.back(), s.taps = window.kernel.back();
+  s.pad = window.pads_begin.back();
+  int64_t end_w = window.pads_end.back(), dilation = window.dilations.back();
+  if (image && s.w == 1 && s.taps == 1) {
+    std::swap(s.h, s.w), std::swap(s.oh, s.ow), std::swap(s.stride_h, s.stride_w);
+    std::swap(kernel_h, s.taps), std::swap(pad_h, s.pad), std::swap(end_h, end_w);
+    dilation = window.dilations[0];
+  }
+  if (kernel_h != 1 || (s.taps > 1 && dilation != 0))
+    return refuse(call, "windows of several runs");
+  if (pad_h != 0 || end_h > 0 || s.pad < 0 || (s.taps == 1 && (s.pad != 0 || end_w > 0)))
+    return refuse(call, "pads");
+  s.left = std::min(s.ow, parts(s.pad, s.stride_w));
+  const int64_t whole = s.w + s.pad < s.taps ? 0 : (s.w + s.pad - s.taps) / s.stride_w + 1;
+  s.right = std::clamp(whole, s.left, s.ow);
+  return s;
 }
 
 Applicable<Shape> shape_of(const KernelCall& call) {
   const Operand &x = call.inputs[kX], &w = call.inputs[kW], &y = call.outputs[0];
   if (!w.constant || w.dtype != DType::f32)
     return refuse(call, "the weights are not constant numbers of type f32");
-  if (!is_image(x) || !is_image(y)) return refuse(call, "not channels-last images of type f32");
-  if (w.dims[2] != 1 || w.dims[3] != 1 || call.node->attrs.i("group", 1) != 1)
-    return refuse(call, "not 1x1, or groups");
-  FERRULE_ASSIGN(Window window, window_of(call, x.dims, y.dims, {1, 1}));
-  for (const auto& pads : {window.pads_begin, window.pads_end})
-    if (std::ranges::any_of(pads, [](int64_t p) { return p > 0; })) return refuse(call, "pads");
-  Shape s;
-  s.images = x.dims[0], s.c = x.dims[1], s.h = x.dims[2], s.w = x.dims[3];
-  s.k = y.dims[1], s.oh = y.dims[2], s.ow = y.dims[3];
-  s.stride_h = window.strides[0], s.stride_w = window.strides[1];
+  for (const Operand* o : {&x, &y})
+    if ((o->rank() != 3 && o->rank() != 4) || o->dtype != DType::f32 ||
+        !o->lies(Layout::channels_last))
+      return refuse(call, "not channels-last images of type f32");
+  if (call.node->attrs.i("group", 1) != 1) return refuse(call, "groups");
+  FERRULE_ASSIGN(Shape s, sizes_of(call));
   s.x_pixel = x.pixel(), s.y_pixel = y.pixel();
   if (s.x_pixel < 0 || s.y_pixel < 0) return refuse(call, "pixels that do not lie at one distance");
+  if (s.taps > 1 && s.x_pixel != x.dims[1]) return refuse(call, "pixels with gaps between them");
+  s.c = s.taps * x.dims[1];
   if (s.rows() == 0 || s.k == 0 || s.c == 0) return refuse(call, "an empty image");
+  if (s.borders() > kMostBorders) return refuse(call, "wide pads");
   return s;
 }
 
-/// One call of `visit`(weight of the model, of U) for each weight, on all threads.
+/// One call of `visit`(weight of the model, of U) for each weight, on all threads. The model's are
+/// [output channel, input channel, tap].
 template <class Visit>
 void each_weight(const Shape& s, int lanes, Visit&& visit) {
   const std::vector<int64_t> blocks = channel_blocks(parts(s.k, lanes));
+  const int64_t channels = s.c / s.taps;
   parallel_for(static_cast<int64_t>(blocks.size()) - 1, 1, [&](int64_t begin, int64_t end) {
     for (auto b = static_cast<size_t>(begin); b < static_cast<size_t>(end); ++b) {
       const int64_t first = blocks[b] * lanes, width = (blocks[b + 1] - blocks[b]) * lanes,
@@ -52,7 +88,8 @@ void each_weight(const Shape& s, int lanes, Visit&& visit) {
       for (int64_t from = 0; from < s.c; from += 16)
         for (int64_t k = 0; k < count; ++k)
           for (int64_t c = from; c < std::min(from + 16, s.c); ++c)
-            visit((first + k) * s.c + c, first * s.c + c * width + k);
+            visit((first + k) * s.c + c % channels * s.taps + c / channels,
+                  first * s.c + c * width + k);
     }
   });
 }
@@ -96,15 +133,20 @@ class ProductKernel final : public Kernel {
     if (x_slot_ >= 0) binder.cell(x_slot_, &x_);
     if (bias_slot_ >= 0) binder.cell(bias_slot_, &bias_);
     binder.cell(y_slot_, &y_);
+    border_ = static_cast<float*>(binder.scratch());
     tail_.bind(binder);
   }
+  int64_t scratch_bytes() const override { return s_.images * s_.oh * s_.borders() * s_.c * 4; }
 
   std::string text() const override {
     return fmt::format("product:{}", f_.lanes == 16 ? "avx512" : "avx2");
   }
 
   Status run() override {
+    const OneKernel whole;
+    if (s_.borders()) fill_borders();
     Tensors t{static_cast<const float*>(x_),
+              border_,
               static_cast<const float*>(u_.data),
               static_cast<const float*>(bias_),
               nullptr,
@@ -131,6 +173,26 @@ class ProductKernel final : public Kernel {
   }
 
  private:
+  /// The windows that reach beyond their line, with zeros there.
+  void fill_borders() const {
+    const int64_t channels = s_.x_pixel;
+    float* to = border_;
+    for (int64_t line = 0; line < s_.images * s_.oh; ++line) {
+      const float* from = static_cast<const float*>(x_) +
+                          (line / s_.oh * s_.h + line % s_.oh * s_.stride_h) * s_.w * channels;
+      for (int64_t k = 0; k < s_.ow; ++k) {
+        if (k == s_.left) k = s_.right;
+        if (k == s_.ow) break;
+        for (int64_t at = k * s_.stride_w - s_.pad, tap = 0; tap < s_.taps;
+             ++tap, ++at, to += channels)
+          if (at >= 0 && at < s_.w)
+            std::copy_n(from + at * channels, channels, to);
+          else
+            std::fill_n(to, channels, 0.0f);
+      }
+    }
+  }
+
   /// So many rows at a time that they and their results stay in the second cache while the weights
   /// pass.
   void rows(const Tensors& t, int64_t begin, int64_t end, int64_t block_begin,
@@ -151,6 +213,7 @@ class ProductKernel final : public Kernel {
   std::vector<int64_t> blocks_;
   Packed u_;
   VectorTail tail_;
+  float* border_ = nullptr;
   int x_slot_ = -1, bias_slot_ = -1, y_slot_ = -1;
   const void *x_ = nullptr, *bias_ = nullptr;
   void* y_ = nullptr;

@@ -30,10 +30,18 @@ template <class S, int Rows, bool Whole>
   for (int r = 0; r < Rows; ++r) store(r, v[r]);
 }
 
-/// Rows x N vectors of the result. `u`: the block's weights.
+/// Products [begin, begin + count) of a run. What comes before is in `sums`, unless they are the
+/// first; there the sum is left, unless they are the last.
+struct Part {
+  int64_t begin, count;
+  bool first, last;
+  float* sums;
+};
+
+/// Rows x N vectors of the result, one part of them. `u`: the block's weights.
 template <class S, int Rows, int N>
-void cell(const Shape& s, const Tensors& t, const float* const* pixels, int64_t first,
-          const float* u, int64_t channel) {
+void cell(const Shape& s, const Tensors& t, const float* const* runs, int64_t first, const float* u,
+          int64_t channel, const Part& part) {
   using V = typename S::V;
   V sum[N][Rows];
 #pragma GCC unroll 4
@@ -41,9 +49,10 @@ void cell(const Shape& s, const Tensors& t, const float* const* pixels, int64_t 
 #pragma GCC unroll 16
     for (int r = 0; r < Rows; ++r) sum[n][r] = S::zero();
   const float* at[Rows];
-  for (int r = 0; r < Rows; ++r) at[r] = pixels[r];
+  for (int r = 0; r < Rows; ++r) at[r] = runs[r] + part.begin;
+  u += part.begin * N * S::kLanes;
 #pragma GCC unroll 2
-  for (int64_t c = 0; c < s.c; ++c, u += N * S::kLanes) {
+  for (int64_t c = 0; c < part.count; ++c, u += N * S::kLanes) {
     V weights[N];
 #pragma GCC unroll 4
     for (int n = 0; n < N; ++n) weights[n] = S::load(u + n * S::kLanes);
@@ -53,6 +62,19 @@ void cell(const Shape& s, const Tensors& t, const float* const* pixels, int64_t 
 #pragma GCC unroll 4
       for (int n = 0; n < N; ++n) sum[n][r] = S::fma(value, weights[n], sum[n][r]);
     }
+  }
+  if (!part.first)
+#pragma GCC unroll 4
+    for (int n = 0; n < N; ++n)
+#pragma GCC unroll 16
+      for (int r = 0; r < Rows; ++r)
+        sum[n][r] = S::add(sum[n][r], S::load(part.sums + (n * Rows + r) * S::kLanes));
+  if (!part.last) {
+#pragma GCC unroll 4
+    for (int n = 0; n < N; ++n)
+#pragma GCC unroll 16
+      for (int r = 0; r < Rows; ++r) S::store(part.sums + (n * Rows + r) * S::kLanes, sum[n][r]);
+    return;
   }
 #pragma GCC unroll 4
   for (int n = 0; n < N; ++n) {
@@ -98,19 +120,48 @@ void two_cells(const Shape& s, const Tensors& t, const float* const* pixels, int
 }
 
 using Cell = void (*)(const Shape&, const Tensors&, const float* const*, int64_t, const float*,
-                      int64_t);
+                      int64_t, const Part&);
 
 template <class S>
 inline Cell cell_for(int64_t rows, int64_t vectors) {
   return of_size<S>(rows, vectors, []<int Rows, int N>() -> Cell { return cell<S, Rows, N>; });
 }
 
-inline const float* pixel(const Shape& s, const float* x, int64_t row) {
-  if (s.stride_h == 1 && s.stride_w == 1) return x + row * s.x_pixel;
-  const int64_t per_image = s.oh * s.ow, in_image = row % per_image;
-  return x + ((row / per_image * s.h + in_image / s.ow * s.stride_h) * s.w +
-              in_image % s.ow * s.stride_w) *
-                 s.x_pixel;
+/// The run of memory that a row reads.
+inline const float* run_of(const Shape& s, const Tensors& t, int64_t row) {
+  if (s.taps == 1 && s.stride_h == 1 && s.stride_w == 1) return t.x + row * s.x_pixel;
+  const int64_t line = row / s.ow, column = row % s.ow;
+  if (column < s.left || column >= s.right)
+    return t.border +
+           (line * s.borders() + (column < s.left ? column : column - s.right + s.left)) * s.c;
+  return t.x +
+         ((line / s.oh * s.h + line % s.oh * s.stride_h) * s.w + column * s.stride_w - s.pad) *
+             s.x_pixel;
+}
+
+/// Long sums are added in parts of so many products: the weights of one stay in the L1 cache while
+/// they serve several cells, and the sum rounds less than one long chain.
+inline constexpr int64_t kPart = 128, kCells = 8;
+
+/// Up to kCells cells from row `first` on. `u`: the weights of the block of `width` vectors at
+/// `channel`.
+template <class S>
+void cells(const Shape& s, const Tensors& t, int64_t first, int64_t rows, const float* u,
+           int64_t channel, int64_t width) {
+  constexpr int64_t kSums = int64_t{S::kRows} * kBlockVectors * S::kLanes;
+  alignas(64) float sums[kCells * kSums];
+  const float* runs[kCells * S::kRows];
+  for (int64_t r = 0; r < rows; ++r) runs[r] = run_of(s, t, first + r);
+  const Cell whole = cell_for<S>(S::kRows, width);
+  for (int64_t c = 0; c < s.c; c += kPart) {
+    const bool last = c + kPart >= s.c;
+    for (int64_t r = 0; r < rows; r += S::kRows) {
+      const int64_t count = rows - r < S::kRows ? rows - r : S::kRows;
+      (count == S::kRows ? whole : cell_for<S>(count, width))(
+          s, t, runs + r, first + r, u, channel,
+          {c, last ? s.c - c : kPart, c == 0, last, sums + r / S::kRows * kSums});
+    }
+  }
 }
 
 template <class S>
@@ -119,22 +170,16 @@ void rows_of(const Shape& s, const Tensors& t, int64_t first, int64_t last, int6
   const int64_t vectors = up(s.k, S::kLanes) / S::kLanes;
   for (int64_t v = begin, width = 0; v < end; v += width) {
     width = block_width(vectors - v);
+    const float* u = t.u + v * S::kLanes * s.c;
     if (last - first <= 2 && last > first && v + 2 * kBlockVectors <= end &&
         width == kBlockVectors && block_width(vectors - v - width) == kBlockVectors) {
-      const float* at[2] = {pixel(s, t.x, first), pixel(s, t.x, last - 1)};
-      (last - first == 1 ? two_cells<S, 1> : two_cells<S, 2>)(s, t, at, first,
-                                                              t.u + v * S::kLanes * s.c,
-                                                              v * S::kLanes);
+      const float* at[2] = {run_of(s, t, first), run_of(s, t, last - 1)};
+      (last - first == 1 ? two_cells<S, 1> : two_cells<S, 2>)(s, t, at, first, u, v * S::kLanes);
       width *= 2;
       continue;
     }
-    const Cell whole = cell_for<S>(S::kRows, width);
-    for (int64_t row = first; row < last; row += S::kRows) {
-      const int64_t rows = last - row < S::kRows ? last - row : S::kRows;
-      const float* at[S::kRows];
-      for (int64_t r = 0; r < rows; ++r) at[r] = pixel(s, t.x, row + r);
-      (rows == S::kRows ? whole : cell_for<S>(rows, width))(
-          s, t, at, row, t.u + v * S::kLanes * s.c, v * S::kLanes);
-    }
+    constexpr int64_t kMost = kCells * S::kRows;
+    for (int64_t row = first; row < last; row += kMost)
+      cells<S>(s, t, row, last - row < kMost ? last - row : kMost, u, v * S::kLanes, width);
   }
 }
