@@ -324,7 +324,7 @@ std::string Inquiry::State::otherwise(const std::vector<std::string>& names,
     if (v)
       for (const Use& u : o.model->value(v).uses) add(u.node);
   if (beside.empty()) return "it reads and feeds nothing else that is computed";
-  return "no rule fuses it with its neighbours: " + joined(beside, {}, ", ", " or ");
+  return "no rule fuses it with its neighbours: " + ferrule::joined(beside, {}, ", ", " or ");
 }
 
 bool Inquiry::State::interpreted(const std::string& name) const {

@@ -114,8 +114,8 @@ std::optional<Found> Attempts::region(const Rule& rule, const Graph& g, const Su
   }
   if (f.rejection.stage == Rejection::Stage::structure) {
     if (subjects.size() > 1 && reasons.empty()) return std::nullopt;  // no edge between them
-    f.rejection.why =
-        reasons.empty() ? "it reads and feeds nothing that is computed" : joined(reasons, {}, "; ");
+    f.rejection.why = reasons.empty() ? "it reads and feeds nothing that is computed"
+                                      : ferrule::joined(reasons, {}, "; ");
   }
   f.failures = failures(rule, f.rejection, f.trace);
   return f;

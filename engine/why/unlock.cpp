@@ -48,7 +48,7 @@ Proposal ignore_profit(const Considered& c) {
     if (s.cls == ConditionClass::profit && s.truth != Truth::yes && s.id != kOff)
       change.ignore_profit.push_back(c.rule->id + "." + s.id);
   auto option = [](const std::string& p) { return "--ignore-profit " + p; };
-  std::string text = joined(change.ignore_profit, option, " ");
+  std::string text = ferrule::joined(change.ignore_profit, option, " ");
   return flag(std::move(text), "it would be right, and is expected not to pay", std::move(change));
 }
 
