@@ -75,9 +75,7 @@ class KernelEmitter {
 
  private:
   size_t operands() const { return p_.inputs.size() + p_.outputs.size(); }
-  DType operand_type(size_t k) const {
-    return k < p_.inputs.size() ? p_.inputs[k] : p_.output_type(k - p_.inputs.size());
-  }
+  DType operand_type(size_t k) const { return p_.operand_type(k); }
   int64_t element_bytes(size_t k) const { return size_bytes(operand_type(k), 1); }
 
   unsigned choose_lanes() const {
@@ -142,16 +140,10 @@ class KernelEmitter {
   /// for (i = begin; i < end; i += step) body(i). Gives nothing; continues after the loop.
   template <class Body>
   void loop(Value* begin, Value* end, int64_t step, const char* name, Body&& body) {
-    BasicBlock *from = b_.GetInsertBlock(), *head = block(name), *after = block("done");
-    b_.CreateCondBr(b_.CreateICmpSLT(begin, end), head, after);
-    b_.SetInsertPoint(head);
-    llvm::PHINode* i = b_.CreatePHI(b_.getInt64Ty(), 2);
-    i->addIncoming(begin, from);
-    body(i);
-    Value* next = b_.CreateAdd(i, b_.getInt64(static_cast<uint64_t>(step)));
-    i->addIncoming(next, b_.GetInsertBlock());
-    b_.CreateCondBr(b_.CreateICmpSLT(next, end), head, after);
-    b_.SetInsertPoint(after);
+    carry(begin, end, step, name, {}, [&](Value* i, const std::vector<Value*>&) {
+      body(i);
+      return std::vector<Value*>();
+    });
   }
 
   /// The same with values carried from one iteration to the next; gives the last ones.
@@ -185,6 +177,10 @@ class KernelEmitter {
     return last;
   }
 
+  int64_t step() const { return static_cast<int64_t>(lanes_ * unroll_); }
+  /// Where the steps of the main loop end.
+  Value* whole_steps() { return b_.CreateAnd(inner_, b_.getInt64(static_cast<uint64_t>(-step()))); }
+
   void start_row(Value* row) {
     rows_.clear();
     for (size_t k = 0; k < operands(); ++k)
@@ -195,13 +191,12 @@ class KernelEmitter {
   void emit_row(Value* row) {
     start_row(row);
     if (folds()) return fold_row();
-    auto step = static_cast<int64_t>(lanes_ * unroll_);
-    Value* main_end = b_.CreateAnd(inner_, b_.getInt64(static_cast<uint64_t>(-step)));
+    Value* main_end = whole_steps();
     if (key_.non_temporal) main_end = b_.CreateSelect(rows_aligned(), main_end, b_.getInt64(0));
     if (masked_only())
       main_end = b_.getInt64(0);
     else
-      loop(b_.getInt64(0), main_end, step, "main",
+      loop(b_.getInt64(0), main_end, step(), "main",
            [&](Value* i) { emit_elements(starts_at(i), nullptr); });
     loop(main_end, inner_, static_cast<int64_t>(lanes_), "rest",
          [&](Value* i) { emit_elements({i}, mask(b_.CreateSub(inner_, i))); });
@@ -286,11 +281,10 @@ class KernelEmitter {
 
   /// Along the row: several accumulators a fold, at the end one.
   void fold_row() {
-    auto step = static_cast<int64_t>(lanes_ * unroll_);
-    Value* main_end = b_.CreateAnd(inner_, b_.getInt64(static_cast<uint64_t>(-step)));
+    Value* main_end = whole_steps();
     std::vector<Value*> first;
     for (size_t k : folded()) first.insert(first.end(), unroll_, identity(k, lanes_));
-    auto many = carry(b_.getInt64(0), main_end, step, "main", first,
+    auto many = carry(b_.getInt64(0), main_end, step(), "main", first,
                       [&](Value* i, const std::vector<Value*>& into) {
                         return fold_elements(starts_at(i), nullptr, into);
                       });
@@ -322,9 +316,8 @@ class KernelEmitter {
 
   /// Across rows: the accumulators of some columns stay in registers while all rows pass.
   void emit_columns(Value* outer) {
-    auto step = static_cast<int64_t>(lanes_ * unroll_);
-    Value* main_end = b_.CreateAnd(inner_, b_.getInt64(static_cast<uint64_t>(-step)));
-    loop(b_.getInt64(0), main_end, step, "columns",
+    Value* main_end = whole_steps();
+    loop(b_.getInt64(0), main_end, step(), "columns",
          [&](Value* i) { fold_columns(outer, starts_at(i), nullptr); });
     loop(main_end, inner_, static_cast<int64_t>(lanes_), "rest",
          [&](Value* i) { fold_columns(outer, {i}, mask(b_.CreateSub(inner_, i))); });

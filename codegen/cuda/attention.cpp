@@ -272,7 +272,7 @@ class AttentionSource {
     line(1, "}}");
   }
 
-  /// What becomes of a score: those behind the last query or key are not looked at.
+  /// What is done to a score; those behind the last query or key are not looked at.
   std::string scores() const {
     const std::string at =
         fmt::format("[(first + ty * 4 + i) * a.{{0}}_stride[{}] + key * a.{{0}}_stride[{}]]",

@@ -188,11 +188,6 @@ class Planner {
     return {};
   }
 
-  /// Where a value of the launch's graph stands among its inputs or outputs; -1: nowhere.
-  static int64_t place_of(const std::vector<ValueId>& list, ValueId v) {
-    const auto at = std::ranges::find(list, v);
-    return at == list.end() ? -1 : at - list.begin();
-  }
   RowLayout layout(size_t operand) const {
     return {operands_[operand].dims, operands_[operand].strides};
   }

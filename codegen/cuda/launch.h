@@ -39,7 +39,7 @@ struct CudaLaunch {
   /// scratch (0: there is none), and which of the passes it is.
   std::function<std::string(std::span<const uint64_t> addresses)> arguments;
   /// Where a run can go wrong (an index out of range): what did, from the scratch after the run, or
-  /// "". Null: nothing can. Whoever finds a text zeroes the scratch again.
+  /// "". Null: nothing can. A caller that gets a text zeroes the scratch again.
   std::function<std::string(std::span<const char> scratch)> complaint;
 };
 

@@ -85,7 +85,7 @@ class Elements {
 
   size_t inputs() const { return p_.inputs.size(); }
   size_t operands() const { return k_.access.size(); }
-  DType type(size_t k) const { return k < inputs() ? p_.inputs[k] : p_.output_type(k - inputs()); }
+  DType type(size_t k) const { return p_.operand_type(k); }
   size_t strided() const { return strided_operands(k_); }
 
   /// i as one index an axis, innermost last.
@@ -201,9 +201,8 @@ int vector_of(const Program& p, const std::vector<LoopAxis>& axes,
   int64_t widest = 1;
   bool ragged = std::ranges::none_of(access, has_strides);
   for (size_t k = 0; k < access.size(); ++k) {
-    DType t = k < p.inputs.size() ? p.inputs[k] : p.output_type(k - p.inputs.size());
     if (access[k] == CudaAccess::linear || access[k] == CudaAccess::rows)
-      widest = std::max(widest, size_bytes(t, 1));
+      widest = std::max(widest, size_bytes(p.operand_type(k), 1));
     if (access[k] == CudaAccess::strided) return 1;
   }
   int v = std::min<int>(kMostElements, static_cast<int>(16 / widest));
@@ -231,11 +230,9 @@ size_t strided_operands(const CudaKernel& k) {
 int64_t pack_bytes(const CudaKernel& k) {
   int64_t bytes = 0;
   for (size_t o = 0; o < k.access.size(); ++o) {
-    const DType t = o < k.program.inputs.size()
-                        ? k.program.inputs[o]
-                        : k.program.output_type(o - k.program.inputs.size());
     const bool moves = k.access[o] == CudaAccess::linear || k.access[o] == CudaAccess::rows;
-    if (k.access[o] != CudaAccess::uniform) bytes += size_bytes(t, moves ? k.vector : 1);
+    if (k.access[o] != CudaAccess::uniform)
+      bytes += size_bytes(k.program.operand_type(o), moves ? k.vector : 1);
   }
   return bytes;
 }

@@ -144,9 +144,8 @@ Result<std::string> cuda_pieces_source(const CudaPieces& plan, std::string_view 
     }
     std::vector<std::string> pointers;
     for (size_t k = 0; k < form.kernel.access.size(); ++k) {
-      const DType t = k < p.inputs.size() ? p.inputs[k] : p.output_type(k - p.inputs.size());
       pointers.push_back(fmt::format("((char*)a.p[g.operand[{0}]] + (i64)g.offset[{0}] * {1})", k,
-                                     std::max(1, size_bits(t) / 8)));
+                                     std::max(1, size_bits(p.operand_type(k)) / 8)));
     }
     forms += fmt::format(
         "__device__ __forceinline__ void form{}(const Arguments& a, const Piece& g, Index block) "

@@ -68,13 +68,10 @@ std::string float_text(Prim op, const std::string& a, const std::string& b, cons
     case Prim::neg:
       return "-" + a;
     case Prim::add:
-      return a + " + " + b;
     case Prim::sub:
-      return a + " - " + b;
     case Prim::mul:
-      return a + " * " + b;
     case Prim::div:
-      return a + " / " + b;
+      return fmt::format("{} {} {}", a, info(op).spelling, b);
     case Prim::mod:
       return fmt::format("fmodulo({}, {})", a, b);
     case Prim::min:

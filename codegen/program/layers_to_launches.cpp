@@ -31,12 +31,7 @@ class LayerLowering {
         target_(target),
         options_(options),
         node_(plan.graph.node(layer.node)) {
-    if (!node_.body) return;
-    const Graph& body = *node_.body;
-    for (size_t k = 0; k < body.inputs().size(); ++k)
-      outside_.emplace(body.inputs()[k], node_.inputs[k]);
-    for (size_t k = 0; k < body.outputs().size(); ++k)
-      outside_.emplace(body.outputs()[k], node_.outputs[k]);
+    if (node_.body) outside_ = around_body(node_);
   }
 
   Result<LoweredLayer> run() {

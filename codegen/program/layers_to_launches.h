@@ -43,7 +43,7 @@ struct Launch {
   std::string
       deviation;  ///< how the library's epilogue or kernel differs from the formula; empty: not
   bool hides_nan =
-      false;  ///< its epilogue changes NaN, and who runs it must notice (`Lowered::notices_nan`)
+      false;  ///< its epilogue changes NaN, and the backend must notice (`Lowered::notices_nan`)
   std::shared_ptr<const Launch> tail;  ///< library: what post_ops compute as a kernel of its own,
                                        ///< on the result, for where the library refuses them
   std::string tail_apart;  ///< library: why its tail is a generated kernel; empty: there is none,

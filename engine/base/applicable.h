@@ -1,7 +1,7 @@
-// Applicable<T>: what comes back from whoever is asked to take something: a reader of contracts a
-// group, a planner a launch, a factory a call. Not taking it is no error but an answer: the next
-// one is asked, and explain and `why` may show the reason. The types keep the two apart: nothing
-// but required() makes an Error of it, where nobody is left to ask.
+// Applicable<T>: the answer of a function that may take something or not: a reader of contracts a
+// group, a planner a launch, a factory a call. Not taking it is an answer and no error: the next
+// candidate is asked, and explain and `why` may show the reason. The types keep the two apart:
+// nothing but required() makes an Error of it, where nobody is left to ask.
 #pragma once
 #include <string>
 #include <string_view>
@@ -35,7 +35,7 @@ class Refusal {
     const Error* e = error();
     return e ? e->place : std::get_if<NotApplicable>(&why_)->place;
   }
-  /// For who knows it better.
+  /// Set by a caller that knows the place.
   void set_place(std::string place) {
     Error* e = std::get_if<Error>(&why_);
     (e ? e->place : std::get_if<NotApplicable>(&why_)->place) = std::move(place);

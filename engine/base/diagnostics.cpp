@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "engine/base/utf8.h"
+
 namespace ferrule {
 namespace {
 
@@ -23,24 +25,6 @@ const Row& row(Code c) {
   size_t i = static_cast<size_t>(c);
   FERRULE_ASSERT(i < kRows.size(), "Code out of range");
   return kRows[i];
-}
-
-/// Length of the well-formed UTF-8 sequence at the start of `s`, 0 if there is none; its code
-/// point.
-size_t decode(std::string_view s, uint32_t& point) {
-  auto byte = [&](size_t i) { return static_cast<unsigned char>(s[i]); };
-  unsigned char b = byte(0);
-  if (b < 0x80) return point = b, 1;
-  size_t n = b >= 0xf0 ? 4 : b >= 0xe0 ? 3 : 2;
-  if (b < 0xc2 || b > 0xf4 || s.size() < n) return 0;
-  point = b & (0xffu >> (n + 1));
-  for (size_t i = 1; i < n; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-    point = (point << 6) | (byte(i) & 0x3fu);
-  }
-  static constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
-  bool surrogate = point >= 0xd800 && point <= 0xdfff;
-  return point < kLeast[n] || point > 0x10ffff || surrogate ? 0 : n;
 }
 
 /// Code points that are invisible or change the direction or layout of what surrounds them.
@@ -132,7 +116,7 @@ std::string escape(std::string_view text, size_t max) {
   text.remove_prefix(ascii);
   while (!text.empty()) {
     uint32_t point = 0;
-    size_t n = decode(text, point);
+    size_t n = decode_utf8(text, point);
     bool plain = n > 0 && !is_hidden(point);
     if (n == 0) n = 1;
     std::string piece;

@@ -9,6 +9,8 @@
 #include <limits>
 #include <numeric>
 
+#include "engine/base/join.h"
+
 namespace ferrule {
 namespace {
 
@@ -318,11 +320,11 @@ Range range(const Dim& d) {
 std::string atom_str(const Atom& a) {
   if (a.kind == Kind::symbol) return a.name;
   if (a.kind == Kind::unknown) return "?" + std::to_string(a.id);
-  std::string out = a.kind == Kind::max         ? "max("
-                    : a.kind == Kind::broadcast ? "broadcast("
-                                                : "floordiv(";
-  for (size_t i = 0; i < a.args.size(); ++i) out += (i ? "," : "") + a.args[i].str();
-  return out + ")";
+  const std::string args = joined(a.args, &Dim::str, ",");
+  return (a.kind == Kind::max         ? "max("
+          : a.kind == Kind::broadcast ? "broadcast("
+                                      : "floordiv(") +
+         args + ")";
 }
 
 /// `value` of an atom computed by `get`, which gives nullopt where it does not know.
@@ -547,11 +549,7 @@ std::optional<std::vector<int64_t>> constant_shape(const Shape& s) {
   return out;
 }
 
-std::string str(const Shape& s) {
-  std::string out = "[";
-  for (size_t i = 0; i < s.size(); ++i) out += (i ? "," : "") + s[i].str();
-  return out + "]";
-}
+std::string str(const Shape& s) { return "[" + joined(s, &Dim::str, ",") + "]"; }
 
 std::optional<Shape> broadcast(const Shape& a, const Shape& b) {
   size_t rank = std::max(a.size(), b.size());

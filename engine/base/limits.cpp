@@ -32,10 +32,8 @@ Status set_limit(Limits& limits, std::string_view assignment) {
     *e.value = value;
     return {};
   }
-  const Entry* near =
-      std::min_element(std::begin(entries), std::end(entries), [&](const Entry& a, const Entry& b) {
-        return edit_distance(key.substr(0, 64), a.name) < edit_distance(key.substr(0, 64), b.name);
-      });
+  const Entry* near = std::ranges::min_element(
+      entries, {}, [&](const Entry& e) { return edit_distance(key.substr(0, 64), e.name); });
   return error(
       Code::usage, "--limit",
       fmt::format("there is no limit \"{}\"; the nearest is \"{}\"", escape(key), near->name));

@@ -19,59 +19,34 @@ struct Tolerance {
   double norm = std::numeric_limits<double>::infinity(), least = 0, noise = 0;
 };
 
+/// By element type; all others (integers, bool, strings) must be equal.
+constexpr Tolerance of_type(DType t, Tolerance f64, Tolerance f32, Tolerance f16, Tolerance bf16) {
+  return t == DType::f64    ? f64
+         : t == DType::f32  ? f32
+         : t == DType::f16  ? f16
+         : t == DType::bf16 ? bf16
+                            : Tolerance{};
+}
+
 /// Whole models and single layers of a backend against a reference run.
 constexpr Tolerance model_tolerance(DType t) {
-  switch (t) {
-    case DType::f64:
-      return {1e-9, 1e-11, 1e-9, 0x1p-1022, 0x1p-50};
-    case DType::f32:
-      return {1e-4, 1e-5, 1e-4, 0x1p-126, 0x1p-21};
-    case DType::f16:
-      return {1e-2, 1e-3, 1e-2, 0x1p-24};
-    case DType::bf16:
-      return {2e-2, 1e-2, 2e-2, 0x1p-126};
-    default:
-      return {};  // integers, bool, strings: equal
-  }
+  return of_type(t, {1e-9, 1e-11, 1e-9, 0x1p-1022, 0x1p-50}, {1e-4, 1e-5, 1e-4, 0x1p-126, 0x1p-21},
+                 {1e-2, 1e-3, 1e-2, 0x1p-24}, {2e-2, 1e-2, 2e-2, 0x1p-126});
 }
 
 /// Operators in the interpreter against stored results. `composed`: several, which round in
 /// between.
 constexpr Tolerance operator_tolerance(DType t, bool composed = false) {
-  switch (t) {
-    case DType::f64:
-      return {1e-9, 1e-11, 1e-9, 0x1p-1022};
-    case DType::f32:
-      return {2e-6, 1e-7, 2e-6, 0x1p-126};
-    case DType::f16:
-      return {composed ? 0x1p-9 : 1e-3, 1e-7, composed ? 0x1p-9 : 1e-3, 0x1p-24};
-    case DType::bf16:
-      return {composed ? 0x1p-6 : 8e-3, 1e-7, composed ? 0x1p-6 : 8e-3, 0x1p-126};
-    default:
-      return {};
-  }
+  const double f16 = composed ? 0x1p-9 : 1e-3, bf16 = composed ? 0x1p-6 : 8e-3;
+  return of_type(t, {1e-9, 1e-11, 1e-9, 0x1p-1022}, {2e-6, 1e-7, 2e-6, 0x1p-126},
+                 {f16, 1e-7, f16, 0x1p-24}, {bf16, 1e-7, bf16, 0x1p-126});
 }
 
 /// The few of ONNX's stored results that are rounded to four digits.
 inline constexpr Tolerance kRoundedResult{1e-3, 1e-7};
 
-/// A rewrite against what it replaces, by the rule's numerics class. Proofs look for operands that
-/// cancel, and what is left of them has no size of its own: elements only.
-constexpr Tolerance rewrite_tolerance(DType t, bool reassociating) {
-  if (!reassociating) return {};
-  switch (t) {
-    case DType::f64:
-      return {1e-12, 1e-14};
-    case DType::f32:
-      return {2e-5, 2e-6};
-    case DType::f16:
-      return {5e-3, 1e-3};
-    case DType::bf16:
-      return {2e-2, 1e-2};
-    default:
-      return {};
-  }
-}
+/// Single kernels in f32 that sum in another order than the test that looks at them: elements only.
+inline constexpr Tolerance kReordered{2e-5, 2e-6};
 
 /// A model that computes in a shorter type than its own (the reduced rules), against f64: its
 /// errors, root mean square and largest, over those of the interpreter with the same rules. What
@@ -81,8 +56,5 @@ inline constexpr double kReducedFactor = 3;
 /// What f32 arithmetic rounds away of a term that another one cancels (1 + erf in Gelu, as ONNX
 /// defines it), by its size.
 inline constexpr double kCancelled = 0x1p-24;
-
-/// Generated code against the formula: units in the last place of transcendental functions.
-inline constexpr int kTranscendentalUlp = 4;
 
 }  // namespace ferrule

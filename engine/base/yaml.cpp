@@ -9,23 +9,10 @@
 #include <set>
 #include <sstream>
 
+#include "engine/base/utf8.h"
+
 namespace ferrule::yaml {
 namespace {
-
-/// Length of the well-formed UTF-8 sequence at `s[i]`, 0 if there is none.
-size_t utf8_length(std::string_view s, size_t i) {
-  auto byte = [&](size_t k) { return static_cast<unsigned char>(s[k]); };
-  unsigned char b = byte(i);
-  if (b < 0x80) return 1;
-  size_t n = b >= 0xf0 ? 4 : b >= 0xe0 ? 3 : 2;
-  if (b < 0xc2 || b > 0xf4 || i + n > s.size()) return 0;
-  for (size_t k = 1; k < n; ++k)
-    if ((byte(i + k) & 0xc0) != 0x80) return 0;
-  unsigned char c = byte(i + 1);
-  bool bad = (b == 0xe0 && c < 0xa0) || (b == 0xed && c > 0x9f) || (b == 0xf0 && c < 0x90) ||
-             (b == 0xf4 && c > 0x8f);
-  return bad ? 0 : n;
-}
 
 /// What no rule file may contain, whatever it means in YAML. At most one finding of a kind, the
 /// first.
@@ -42,7 +29,8 @@ void check_bytes(Reader& out, std::string_view text) {
     forbid(0, 0, "a byte order mark", "save the file as UTF-8 without one");
   for (size_t i = 0; i < text.size();) {
     auto b = static_cast<unsigned char>(text[i]);
-    size_t n = utf8_length(text, i);
+    uint32_t point = 0;
+    size_t n = decode_utf8(text.substr(i), point);
     if (b == '\n') {
       ++line;
       start = i + 1;
@@ -243,7 +231,7 @@ Result<Document> read_text(std::string_view text, std::string name, const Limits
 }
 
 Result<Document> read_file(const std::string& path, const Limits& limits) {
-  // A pipe nobody writes or a device would keep the reader for ever.
+  // Reading a pipe without a writer, or a device, would not end.
   std::error_code ec;
   auto status = std::filesystem::status(path, ec);
   if (status.type() != std::filesystem::file_type::not_found &&

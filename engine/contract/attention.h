@@ -28,8 +28,8 @@ struct Attention {
 Attention attention_of(const Roles& roles);
 
 /// Whether the target's library (cuDNN) has attention of these types, sizes and steps; how operands
-/// have to lie is codegen/cuda/library_attention's. `body`: the group's. no without a reason: the
-/// target has none in this type (`library_types`).
+/// have to lie is codegen/cuda/library_attention's. `body`: the group's. The reason is
+/// empty where the target has none in this type (`library_types`).
 Accept library_attends(const Graph& body, const Attention& a, const Target& target);
 /// How the library's kernel, if it has one, differs from the formula: where all keys of a query are
 /// masked, or a value is NaN and the model makes zeros of scores that are. "" where it has none,

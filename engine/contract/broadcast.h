@@ -1,5 +1,5 @@
 // How an operand of a tail is spread over the result of its anchor: by their shapes alone, axes
-// aligned at the right. Whoever plans a tail or makes a kernel with one asks this, so that two
+// aligned at the right. Planners of tails and makers of kernels with one ask this, so that two
 // shapes with as many elements are never taken for each other. It knows neither layouts nor
 // libraries.
 #pragma once

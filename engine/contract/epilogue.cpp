@@ -6,11 +6,9 @@
 #include <bitset>
 #include <charconv>
 #include <cmath>
-#include <map>
 #include <memory>
 
 #include "engine/base/diagnostics.h"
-#include "engine/semantics/program_builder.h"
 
 namespace ferrule {
 namespace {
@@ -73,6 +71,15 @@ bool scale(double a, double b, PostOp& op) {
 /// x + 0 would make 0 of -0.
 constexpr double kNoAddend = -0.0;
 bool unit_scale(const Captures&, PostOp& op) { return scale(1, 0, op); }
+bool as_captured(const Captures& k, PostOp& op) { return scale(k.at('a'), k.at('b'), op); }
+/// (x + a) / h, as a library computes it: x / h + a / h.
+bool divided(const Captures& k, PostOp& op) {
+  return k.at('h') > 0 && scale(1 / k.at('h'), k.at('a') / k.at('h'), op);
+}
+/// The same with a factor that is about 1 / h.
+bool multiplied(const Captures& k, PostOp& op) {
+  return near(k.at('s') * k.at('h'), 1) && scale(k.at('s'), k.at('a') * k.at('s'), op);
+}
 bool positive_half(const Captures& k) { return near(k.at('h'), 0.5); }
 /// Libraries take the square root for a power of 1/2, which differs from it at -infinity.
 bool power(double a, double b, PostOp& op) { return b != 0.5 && scale(a, b, op); }
@@ -114,38 +121,15 @@ const EpilogueRow kRows[] = {
     {"mul(x,sigmoid(x))", "swish", kSwish, unit_scale},
     {"mul(x,sigmoid(mul(a,x)))", "swish", kSwish, alpha_a},
     {"div(x,add(1,exp(neg(x))))", "swish", kSwish, unit_scale},
-    {"mul(x,clip(add(mul(a,x),b),0,1))", "hardswish", kRounding,
-     [](const Captures& k, PostOp& op) { return scale(k.at('a'), k.at('b'), op); }},
-    {"div(mul(x,clip(add(x,a),0,h)),h)", "hardswish", kRounding,
-     [](const Captures& k, PostOp& op) {
-       return k.at('h') > 0 && scale(1 / k.at('h'), k.at('a') / k.at('h'), op);
-     }},
-    {"mul(x,div(clip(add(x,a),0,h),h))", "hardswish", kRounding,
-     [](const Captures& k, PostOp& op) {
-       return k.at('h') > 0 && scale(1 / k.at('h'), k.at('a') / k.at('h'), op);
-     }},
-    {"mul(div(x,h),clip(add(x,a),0,h))", "hardswish", kRounding,
-     [](const Captures& k, PostOp& op) {
-       return k.at('h') > 0 && scale(1 / k.at('h'), k.at('a') / k.at('h'), op);
-     }},
-    {"mul(mul(x,clip(add(x,a),0,h)),s)", "hardswish", kRounding,
-     [](const Captures& k, PostOp& op) {
-       return near(k.at('s') * k.at('h'), 1) && scale(k.at('s'), k.at('a') * k.at('s'), op);
-     }},
-    {"mul(x,mul(clip(add(x,a),0,h),s))", "hardswish", kRounding,
-     [](const Captures& k, PostOp& op) {
-       return near(k.at('s') * k.at('h'), 1) && scale(k.at('s'), k.at('a') * k.at('s'), op);
-     }},
-    {"mul(mul(x,s),clip(add(x,a),0,h))", "hardswish", kRounding,
-     [](const Captures& k, PostOp& op) {
-       return near(k.at('s') * k.at('h'), 1) && scale(k.at('s'), k.at('a') * k.at('s'), op);
-     }},
-    {"clip(add(mul(a,x),b),0,1)", "hardsigmoid", kHardSigmoid,
-     [](const Captures& k, PostOp& op) { return scale(k.at('a'), k.at('b'), op); }},
-    {"div(clip(add(x,a),0,h),h)", "hardsigmoid", kDividedHardSigmoid,
-     [](const Captures& k, PostOp& op) {
-       return k.at('h') > 0 && scale(1 / k.at('h'), k.at('a') / k.at('h'), op);
-     }},
+    {"mul(x,clip(add(mul(a,x),b),0,1))", "hardswish", kRounding, as_captured},
+    {"div(mul(x,clip(add(x,a),0,h)),h)", "hardswish", kRounding, divided},
+    {"mul(x,div(clip(add(x,a),0,h),h))", "hardswish", kRounding, divided},
+    {"mul(div(x,h),clip(add(x,a),0,h))", "hardswish", kRounding, divided},
+    {"mul(mul(x,clip(add(x,a),0,h)),s)", "hardswish", kRounding, multiplied},
+    {"mul(x,mul(clip(add(x,a),0,h),s))", "hardswish", kRounding, multiplied},
+    {"mul(mul(x,s),clip(add(x,a),0,h))", "hardswish", kRounding, multiplied},
+    {"clip(add(mul(a,x),b),0,1)", "hardsigmoid", kHardSigmoid, as_captured},
+    {"div(clip(add(x,a),0,h),h)", "hardsigmoid", kDividedHardSigmoid, divided},
     {"add(max(x,0),log1p(exp(neg(abs(x)))))", "soft_relu", kUlps, unit_scale},
     {"log1p(exp(x))", "soft_relu", kUlps, unit_scale},
     {"log(add(1,exp(x)))", "soft_relu", kUlps, unit_scale},
@@ -171,8 +155,7 @@ const EpilogueRow kRows[] = {
      [](const Captures& k, PostOp& op) { return power(1, k.at('b'), op); }},
     {"mul(a,pow(x,b))", "pow", kUlps,
      [](const Captures& k, PostOp& op) { return power(k.at('a'), k.at('b'), op); }},
-    {"add(mul(a,x),b)", "linear", kFused,
-     [](const Captures& k, PostOp& op) { return scale(k.at('a'), k.at('b'), op); }},
+    {"add(mul(a,x),b)", "linear", kFused, as_captured},
     {"sub(mul(a,x),b)", "linear", kFused,
      [](const Captures& k, PostOp& op) { return scale(k.at('a'), -k.at('b'), op); }},
     {"mul(a,x)", "linear", kExact,
@@ -594,45 +577,6 @@ std::vector<std::string_view> epilogue_patterns() {
   std::vector<std::string_view> out;
   for (const EpilogueRow& row : kRows) out.push_back(row.pattern);
   return out;
-}
-
-namespace {
-
-uint32_t build(const Pattern& p, ProgramBuilder& b, uint32_t x, uint32_t y,
-               const std::map<char, double>& constants) {
-  auto arg = [&](size_t k) { return build(p.args[k], b, x, y, constants); };
-  switch (p.kind) {
-    case Pattern::Kind::value:
-      return x;
-    case Pattern::Kind::operand:
-      return y;
-    case Pattern::Kind::capture:
-      return b.constant(DType::f32, constants.at(p.capture), 0);
-    case Pattern::Kind::number:
-      return b.constant(DType::f32, p.number, 0);
-    case Pattern::Kind::clip:
-      return arg(0);
-    case Pattern::Kind::call:
-      break;
-  }
-  DType type = info(p.op).cls == PrimInfo::Class::cmp ? DType::boolean : DType::f32;
-  switch (p.args.size()) {
-    case 1:
-      return b.op(p.op, type, {arg(0)});
-    case 2:
-      return b.op(p.op, type, {arg(0), arg(1)});
-    default:
-      return b.op(p.op, type, {arg(0), arg(1), arg(2)});
-  }
-}
-
-}  // namespace
-
-Program epilogue_program(std::string_view pattern, const std::map<char, double>& constants) {
-  ProgramBuilder b;
-  uint32_t x = b.input(DType::f32, "x"), y = b.input(DType::f32, "y");
-  b.output(build(parse(pattern), b, x, y, constants));
-  return b.take();
 }
 
 }  // namespace ferrule

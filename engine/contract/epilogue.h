@@ -1,11 +1,10 @@
 // The epilogue table: a normalised scalar program, seen from an anchor's result, as a sequence of
-// operations that a library (oneDNN; later cuDNN and cuBLASLt) applies in its epilogue. It looks at
+// operations that a library (oneDNN, cuDNN, cuBLASLt) applies in its epilogue. It looks at
 // formulas and not at operator names, so that users' operators map too. Each row names how the
 // library deviates from the formula. It lives here and not in codegen, because contracts ask it
 // what a library's epilogue takes.
 #pragma once
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -47,8 +46,7 @@ inline constexpr size_t kMostPostOps = 16;  ///< of one epilogue
 std::optional<std::vector<PostOp>> to_post_ops(const Program& program, uint32_t anchor_input,
                                                Deviations allowed);
 
-/// The table's patterns as written, and one of them as a program over inputs x and y, for tests.
+/// The table's patterns as written.
 std::vector<std::string_view> epilogue_patterns();
-Program epilogue_program(std::string_view pattern, const std::map<char, double>& constants);
 
 }  // namespace ferrule

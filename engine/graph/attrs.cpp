@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/base/join.h"
 #include "engine/graph/graph.h"
 
 namespace ferrule {
@@ -28,9 +29,7 @@ std::string number(double v) {
 
 template <class T, class F>
 std::string list(const std::vector<T>& items, F&& f) {
-  std::string out = "[";
-  for (size_t i = 0; i < items.size(); ++i) out += (i ? ", " : "") + f(items[i]);
-  return out + "]";
+  return "[" + joined(items, f) + "]";
 }
 
 std::string text(const Tensor& t) {
@@ -74,6 +73,12 @@ std::optional<std::vector<double>> as_numbers(const Attr& a) {
 }
 
 }  // namespace
+
+bool operator==(const Attrs& a, const Attrs& b) {
+  return std::ranges::equal(a.items(), b.items(), [](const auto& x, const auto& y) {
+    return x.first == y.first && same_attr(x.second, y.second);
+  });
+}
 
 bool same_attr(const Attr& a, const Attr& b) {
   if (auto* i = std::get_if<int64_t>(&a); i && std::holds_alternative<int64_t>(b))

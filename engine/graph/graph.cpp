@@ -67,6 +67,49 @@ void Graph::reserve(size_t nodes, size_t values) {
   value_names_.reserve(values);
 }
 
+Node of_operator(const Node& n) {
+  Node out;
+  out.op = n.op, out.domain = n.domain, out.attrs = n.attrs, out.since_opset = n.since_opset;
+  return out;
+}
+
+Node identity(ValueId from, ValueId to) {
+  Node out;
+  out.op = identity_operator();
+  out.inputs = {from};
+  out.outputs = {to};
+  return out;
+}
+
+std::map<ValueId, ValueId> around_body(const Node& group) {
+  const Graph& body = *group.body;
+  std::map<ValueId, ValueId> out;
+  for (size_t k = 0; k < body.inputs().size(); ++k) out.emplace(body.inputs()[k], group.inputs[k]);
+  for (size_t k = 0; k < body.outputs().size(); ++k)
+    out.emplace(body.outputs()[k], group.outputs[k]);
+  return out;
+}
+
+const Graph* subgraph(const Node& n, std::string_view attribute) {
+  for (const auto& [key, graph] : n.subgraphs)
+    if (key == attribute) return graph.get();
+  return nullptr;
+}
+
+std::vector<ValueId> Graph::values() const {
+  std::vector<ValueId> out;
+  for (uint32_t i = 0; i < values_.size(); ++i)
+    if (!values_[i].dead) out.push_back(ValueId{i});
+  return out;
+}
+
+std::vector<ValueId> Graph::constants() const {
+  std::vector<ValueId> out;
+  for (uint32_t i = 0; i < values_.size(); ++i)
+    if (!values_[i].dead && values_[i].constant) out.push_back(ValueId{i});
+  return out;
+}
+
 std::vector<NodeId> Graph::order() const {
   if (!thinned_ && sorted_.size() == live_) return sorted_;
   std::vector<NodeId> out;
@@ -346,10 +389,7 @@ void Graph::replace_uses(ValueId from, ValueId to) {
     ValueId out = to;
     if (taken) {
       out = add_value(kept, values_[from.index].type);
-      Node copy;
-      copy.op = identity_operator();
-      copy.inputs = {to};
-      copy.outputs = {out};
+      Node copy = identity(to, out);
       if (NodeId p = values_[from.index].producer) {
         copy.order = nodes_[p.index].order;
         copy.origins = nodes_[p.index].origins;

@@ -51,6 +51,7 @@ class Attrs {
   std::vector<int64_t> ints(std::string_view name) const;  ///< empty when absent
   const Items& items() const { return items_ ? *items_ : none(); }
   bool empty() const { return !items_ || items_->empty(); }
+  friend bool operator==(const Attrs& a, const Attrs& b);
 
  private:
   static const Items& none();
@@ -111,6 +112,15 @@ struct Node {
   bool dead = false;
 };
 
+/// A node with the operator and the attributes of another, and nothing else of it.
+Node of_operator(const Node& n);
+/// An Identity.
+Node identity(ValueId from, ValueId to);
+/// What the inputs and outputs of a group's body are in the graph around it.
+std::map<ValueId, ValueId> around_body(const Node& group);
+/// The nested graph of that attribute; null: there is none.
+const Graph* subgraph(const Node& n, std::string_view attribute);
+
 class Graph {
  public:
   Graph() = default;
@@ -131,6 +141,8 @@ class Graph {
   const List<ValueId>& outputs() const { return outputs_; }
   /// Live nodes in the order of the last sort(), then insertion.
   std::vector<NodeId> order() const;
+  std::vector<ValueId> values() const;              ///< live ones
+  std::vector<ValueId> constants() const;           ///< of these, the constants
   ValueId find_value(std::string_view name) const;  ///< none if absent
   NodeId find_node(std::string_view name) const;
   const Node* producer(ValueId v) const {

@@ -1,6 +1,6 @@
 // The zip container (zip64 sizes accepted) and the .npy header, written out by hand: both are
 // small, and every offset read from a file is checked against its size. zlib inflates what is
-// compressed.
+// compressed and makes the checksums.
 #include "engine/graph/npz.h"
 
 #include <fcntl.h>
@@ -9,13 +9,13 @@
 #include <zlib.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <optional>
 #include <string_view>
 
 #include "engine/base/output_file.h"
+#include "engine/base/utf8.h"
 
 namespace ferrule {
 namespace {
@@ -37,19 +37,9 @@ void append_le(std::string& out, T v) {
   out.append(reinterpret_cast<const char*>(&v), sizeof(T));
 }
 
-uint32_t crc32(Bytes bytes) {
-  static const auto table = [] {
-    std::array<uint32_t, 256> t{};
-    for (uint32_t i = 0; i < 256; ++i) {
-      uint32_t c = i;
-      for (int k = 0; k < 8; ++k) c = (c >> 1) ^ ((c & 1) ? 0xedb88320u : 0);
-      t[i] = c;
-    }
-    return t;
-  }();
-  uint32_t c = ~0u;
-  for (unsigned char b : bytes) c = (c >> 8) ^ table[(c ^ b) & 255];
-  return ~c;
+uint32_t checksum(Bytes bytes) {
+  return static_cast<uint32_t>(
+      crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
 }
 
 Result<std::string> read_file(const std::string& path) {
@@ -183,18 +173,11 @@ void append_utf8(std::string& out, uint32_t c) {
 /// Code points of UTF-8 text; a byte that is not UTF-8 stands for itself.
 std::u32string code_points(std::string_view s) {
   std::u32string out;
-  for (size_t i = 0; i < s.size();) {
-    const auto b = static_cast<unsigned char>(s[i]);
-    const size_t n = b < 0x80 ? 1 : b >= 0xf0 ? 4 : b >= 0xe0 ? 3 : b >= 0xc0 ? 2 : 1;
-    uint32_t c = n == 1 ? b : b & (0xff >> (n + 1));
-    if (i + n > s.size()) {
-      out += b;
-      ++i;
-      continue;
-    }
-    for (size_t k = 1; k < n; ++k) c = (c << 6) | (static_cast<unsigned char>(s[i + k]) & 63);
-    out += static_cast<char32_t>(c);
-    i += n;
+  while (!s.empty()) {
+    uint32_t point = static_cast<unsigned char>(s[0]);
+    const size_t n = decode_utf8(s, point);
+    out += static_cast<char32_t>(n ? point : static_cast<unsigned char>(s[0]));
+    s.remove_prefix(std::max<size_t>(n, 1));
   }
   return out;
 }
@@ -487,7 +470,7 @@ Result<std::map<std::string, Tensor>> read_npz(const std::string& path) {
       FERRULE_ASSIGN(whole, inflated(data, m.size, place));
       data = whole;
     }
-    if (crc32(data) != m.crc) return bad(place, "its checksum is wrong");
+    if (checksum(data) != m.crc) return bad(place, "its checksum is wrong");
     FERRULE_ASSIGN(auto tensor, parse_npy(data, place));
     std::string key = m.name.ends_with(".npy") ? m.name.substr(0, m.name.size() - 4) : m.name;
     out.insert_or_assign(std::move(key), std::move(tensor));
@@ -507,7 +490,7 @@ Status write_npz(const std::string& path, const std::map<std::string, Tensor>& t
     std::string fields;  // from "version needed" on, the same in both headers
     for (uint16_t v : {20, 0x800, 0, 0, 0x21})
       append_le(fields, v);  // UTF-8 names, stored, 1980-01-01
-    append_le(fields, crc32(data));
+    append_le(fields, checksum(data));
     for (int k = 0; k < 2; ++k) append_le(fields, static_cast<uint32_t>(data.size()));
     append_le(fields, static_cast<uint16_t>(name.size()));
     append_le(fields, static_cast<uint16_t>(0));

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "engine/base/diagnostics.h"
+#include "engine/base/join.h"
 
 namespace ferrule {
 namespace {
@@ -68,13 +69,6 @@ std::string letter(const Type& t, int axis) {
                        : fmt::format("D{}", axis);
 }
 
-std::string and_list(const std::vector<std::string>& words) {
-  std::string out;
-  for (size_t k = 0; k < words.size(); ++k)
-    out += (k == 0 ? "" : k + 1 == words.size() ? " and " : ", ") + words[k];
-  return out;
-}
-
 }  // namespace
 
 std::string open_sizes(const Graph& g, std::string_view fact) {
@@ -83,15 +77,15 @@ std::string open_sizes(const Graph& g, std::string_view fact) {
     const Value& value = g.value(o.input);
     std::vector<std::string> sizes;
     for (int axis : o.axes) sizes.push_back(axis_words(value.type, axis));
-    const std::string text = sizes.empty() ? "the rank" : and_list(sizes);
+    const std::string text = sizes.empty() ? "the rank" : joined(sizes, {}, ", ", " and ");
     auto same = std::ranges::find(groups, text, [](const auto& x) { return x.first; });
     if (same == groups.end()) same = groups.insert(groups.end(), {text, {}});
     same->second.push_back(escape(value.name));
   }
   std::vector<std::string> parts;
   for (const auto& [sizes, inputs] : groups)
-    parts.push_back(fmt::format("{} of {}", sizes, and_list(inputs)));
-  return and_list(parts);
+    parts.push_back(fmt::format("{} of {}", sizes, joined(inputs, {}, ", ", " and ")));
+  return joined(parts, {}, ", ", " and ");
 }
 
 std::string shapes_flag(const Graph& g, std::string_view fact) {

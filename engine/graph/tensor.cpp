@@ -36,25 +36,6 @@ auto visit_element(DType t, const void* data, int64_t i, F&& f) {
   bug("Tensor element of a type without a number", __FILE__, __LINE__);
 }
 
-void store(DType t, void* out, double v) {
-  auto put = [&](auto x) { std::memcpy(out, &x, sizeof x); };
-  if (t == DType::boolean) return put(static_cast<uint8_t>(v != 0));
-  if (is_native(t))
-    return with_native(t, [&]<class T>(T) {
-      if constexpr (std::is_integral_v<T>)
-        put(saturated<T>(v));
-      else
-        put(static_cast<T>(v));
-    });
-  if (t == DType::f16) return put(float_to_f16(round_to_odd(v)));
-  if (t == DType::bf16) return put(float_to_bf16(round_to_odd(v)));
-  if (t == DType::u4) return put(std::min<uint8_t>(saturated<uint8_t>(v), 15));
-  if (t == DType::i4)
-    return put(static_cast<uint8_t>(std::clamp<int>(saturated<int8_t>(v), -8, 7) & 15));
-  if (is_mini(t)) return put(encode_mini(t, v, false));
-  bug("Tensor::scalar of a type without a number", __FILE__, __LINE__);
-}
-
 int64_t padded(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 /// Zeroed memory with room to begin at a multiple of 64 bytes; null if there is none. Large blocks
@@ -108,7 +89,7 @@ std::pair<Tensor, void*> Tensor::allocate(DType dtype, std::vector<int64_t> dims
 
 Tensor Tensor::over(DType dtype, std::vector<int64_t> dims, std::shared_ptr<void> owner,
                     void* bytes) {
-  constexpr int64_t kWorthIt = 64 << 10;  // below, a system call and a lock are the dearer thing
+  constexpr int64_t kWorthIt = 64 << 10;  // below, a system call and a lock cost more
   Tensor t(dtype, std::move(dims), std::move(owner), bytes);
   if (t.bytes() >= kWorthIt) t.residence_ = std::make_shared<Residence>(bytes, t.bytes());
   return t;
@@ -117,8 +98,38 @@ Tensor Tensor::over(DType dtype, std::vector<int64_t> dims, std::shared_ptr<void
 Tensor Tensor::scalar(DType dtype, double value, std::vector<int64_t> dims) {
   auto [t, p] = allocate(dtype, std::move(dims));
   FERRULE_ASSERT(t.numel() == 1, "Tensor::scalar of more than one element");
-  store(dtype, p, value);
+  put(dtype, p, 0, value);
   return t;
+}
+
+Tensor Tensor::of_ints(DType dtype, std::vector<int64_t> dims, std::span<const int64_t> values) {
+  auto [t, p] = allocate(dtype, std::move(dims));
+  FERRULE_ASSERT(std::ssize(values) == t.numel(), "Tensor::of_ints: wrong number of values");
+  with_native(dtype, [&, p = p]<class T>(T) {
+    std::ranges::transform(values, static_cast<T*>(p), [](int64_t v) { return static_cast<T>(v); });
+  });
+  return t;
+}
+
+void Tensor::put(DType t, void* bytes, int64_t i, double v) {
+  auto put = [&](auto x) {
+    std::memcpy(static_cast<char*>(bytes) + i * static_cast<int64_t>(sizeof x), &x, sizeof x);
+  };
+  if (t == DType::boolean) return put(static_cast<uint8_t>(v != 0));
+  if (is_native(t))
+    return with_native(t, [&]<class T>(T) {
+      if constexpr (std::is_integral_v<T>)
+        put(saturated<T>(v));
+      else
+        put(static_cast<T>(v));
+    });
+  if (t == DType::f16) return put(float_to_f16(round_to_odd(v)));
+  if (t == DType::bf16) return put(float_to_bf16(round_to_odd(v)));
+  if (t == DType::u4) return set_nibble(bytes, i, std::min<uint8_t>(saturated<uint8_t>(v), 15));
+  if (t == DType::i4) return set_nibble(bytes, i, std::clamp<int>(saturated<int8_t>(v), -8, 7));
+  if (t == DType::f4e2m1) return set_nibble(bytes, i, encode_mini(t, v, false));
+  if (is_mini(t)) return put(encode_mini(t, v, false));
+  bug("Tensor::put of a type without a number", __FILE__, __LINE__);
 }
 
 double Tensor::at_f64(int64_t i) const {

@@ -46,6 +46,10 @@ class Tensor {
   static Tensor of_f32(std::vector<int64_t> dims, const std::vector<float>& values) {
     return of<float>(DType::f32, std::move(dims), values);
   }
+  /// Of an integer type of a byte or more; values wrap.
+  static Tensor of_ints(DType dtype, std::vector<int64_t> dims, std::span<const int64_t> values);
+  /// Writes element `i` (row-major) of a new tensor of any numeric type, with one rounding.
+  static void put(DType dtype, void* bytes, int64_t i, double value);
   /// One element of any numeric type, converted from `value` with one rounding.
   static Tensor scalar(DType dtype, double value, std::vector<int64_t> dims = {});
 

@@ -90,9 +90,8 @@ class Writer {
 
   void constants(const Graph& g, const std::string& pad) {
     std::string out;
-    for (uint32_t i = 0; i < g.value_slots(); ++i) {
-      const Value& v = g.value({i});
-      if (v.dead) continue;
+    for (ValueId id : g.values()) {
+      const Value& v = g.value(id);
       if (v.constant) {
         out += out.empty() ? "<" : ",\n" + pad + "   ";
         out += typed(v) + " = " + elements(*v.constant, options_.max_elements);
@@ -115,7 +114,5 @@ std::string to_text(const Graph& g, const TextOptions& options) {
   w.graph(g, 0, g.name.empty() ? "graph" : ident(g.name));
   return w.take();
 }
-
-std::string to_text(const Graph& g, NodeId n) { return Writer::line(g, g.node(n)); }
 
 }  // namespace ferrule

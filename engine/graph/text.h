@@ -14,6 +14,5 @@ struct TextOptions {
   int64_t max_elements = 8;  ///< elements of a constant that are written out
 };
 std::string to_text(const Graph& g, const TextOptions& options = {});
-std::string to_text(const Graph& g, NodeId n);  ///< one line
 
 }  // namespace ferrule

@@ -161,9 +161,8 @@ class BodyBuilder {
   }
 
   static Node plain(const Node& n) {
-    Node c;
-    c.op = n.op, c.domain = n.domain, c.name = n.name, c.attrs = n.attrs, c.rule = n.rule;
-    c.origins = n.origins, c.since_opset = n.since_opset;
+    Node c = of_operator(n);
+    c.name = n.name, c.rule = n.rule, c.origins = n.origins;
     c.inputs.reserve(n.inputs.size()), c.outputs.reserve(n.outputs.size());
     return c;
   }

@@ -27,7 +27,7 @@ std::optional<Rejection> judge_roles(const Rule& rule, Match& m, const MatchCont
   auto bound = bind_roles(rule, m, j.let, ctx);
   if (auto* r = std::get_if<Rejection>(&bound)) return std::move(*r);
   BoundRoles& b = std::get<BoundRoles>(bound);
-  // It would be made again for ever.
+  // It would be formed again without end.
   if (b.nodes.size() == 1 && ctx.graph.node(b.nodes[0]).body)
     return no_match(rule, m.root,
                     ctx.explain ? node_text(ctx.graph, b.nodes[0]) + " is a group already" : "");

@@ -1,9 +1,10 @@
 // Siblings are found bucket by bucket: nodes that the pattern fits, by the value they share, then
-// by their keys, in topological order. A set grows by whoever does not depend on its members and
-// whose conditions hold with it; whoever is left over may start another. Between two merges
+// by their keys, in topological order. A set grows by nodes that do not depend on its members and
+// whose conditions hold with it; a node that is left over may start another set. Between two merges
 // positions in the topological order must stay what they were where paths are looked for, so sets
 // whose stretches of it overlap wait for the next round.
 #include "engine/group/merge.h"
+#include "engine/base/join.h"
 
 #include <algorithm>
 #include <map>
@@ -71,7 +72,7 @@ class Merges {
       : rule_(rule), spec_(rule.merge), ctx_(ctx), g_(ctx.graph), misses_(misses) {}
 
   std::vector<Match> run() {
-    if (!misses_) find_lonely();
+    if (!misses_) find_single();
     collect();
     for (auto& [over, bucket] : buckets_) sets(over, bucket);
     report();
@@ -97,17 +98,17 @@ class Merges {
       Match& m = std::get<Match>(a);
       if (m.nodes.size() != 1 || g_.node(n).outputs.size() != 1 || !g_.node(n).subgraphs.empty())
         continue;
-      if (!lonely_.empty() && judge(rule_, lonely_, m, ctx_).refused) continue;
+      if (!single_.empty() && judge(rule_, single_, m, ctx_).refused) continue;
       const size_t k = candidates_.size();
       for (ValueId v : shared(m)) buckets_[v].push_back(k);
       candidates_.push_back({std::move(m), {}});
     }
   }
 
-  /// Conditions that say the same of a node whoever stands beside it. Where nobody asks for reasons
+  /// Conditions on a node alone, whatever its siblings are. Where nobody asks for reasons
   /// they come first: of a hundred thousand readers that are too small none is then compared with
   /// another.
-  void find_lonely() {
+  void find_single() {
     if (std::ranges::any_of(rule_.parameters, [](const Param& p) { return !p.scoped.empty(); }))
       return;
     std::set<std::string> joint = {"siblings", kOver};
@@ -118,7 +119,7 @@ class Merges {
     for (const auto& [name, e] : rule_.let)
       if (mentions(*e)) joint.insert(name);
     for (const Condition& c : rule_.where)
-      if (!c.scope && c.expr && !mentions(*c.expr)) lonely_.push_back(c);
+      if (!c.scope && c.expr && !mentions(*c.expr)) single_.push_back(c);
   }
 
   /// Cheaply: whether anything that the node reads is read often enough.
@@ -277,9 +278,7 @@ class Merges {
   // --- why not
 
   std::string names(const std::vector<NodeId>& nodes) const {
-    std::string out;
-    for (NodeId n : nodes) out += (out.empty() ? "" : ", ") + node_text(g_, n);
-    return out;
+    return joined(nodes, [&](NodeId n) { return node_text(g_, n); });
   }
 
   void keep(Rejection r, NodeId n, int matched) {
@@ -357,7 +356,7 @@ class Merges {
   const MatchContext& ctx_;
   const Graph& g_;
   std::vector<Rejection>* misses_;
-  std::vector<Condition> lonely_;
+  std::vector<Condition> single_;
   std::vector<PendingMatch> candidates_;
   std::map<ValueId, Bucket> buckets_;
   std::vector<Match> found_;
@@ -409,8 +408,7 @@ class Joiner {
   Result<NodeId> add(size_t k) {
     const Sibling& like = siblings_[0];
     const Node& from = like.graph().node(like.nodes()[k]);
-    Node n;
-    n.op = from.op, n.domain = from.domain, n.attrs = from.attrs, n.since_opset = from.since_opset;
+    Node n = of_operator(from);
     n.order = g_.node(m_.nodes.back()).order;
     n.rule = m_.rule->id;
     if (k == 0) n.origins = origins();
@@ -449,7 +447,7 @@ class Joiner {
     return out;
   }
 
-  /// Whoever read a sibling reads its part.
+  /// Readers of a sibling read its part.
   void parts(ValueId whole, const std::string& name) {
     Node n = take_apart(g_, whole, static_cast<int64_t>(how_.axis), sizes_);
     n.name = g_.fresh_name("split(" + name + ")");
@@ -500,10 +498,8 @@ Attempt match_merge(const Rule& rule, NodeId node, const MatchContext& ctx) {
 
 Result<NodeId> make_merge(Graph& g, const Match& m, const MatchContext& ctx) {
   std::string name = group_name(*m.rule, m, ctx);
-  if (m.rule->name.empty()) {
-    name.clear();
-    for (NodeId n : m.nodes) name += (name.empty() ? "" : " || ") + g.node(n).name;
-  }
+  if (m.rule->name.empty())
+    name = joined(m.nodes, [&](NodeId n) { return g.node(n).name; }, " || ");
   if (!m.rule->merge.axis)
     return make_group(g, m.nodes, m.rule->contract, m.rule->id, std::move(name));
   const ValueId over = m.bindings.values.at(kOver);

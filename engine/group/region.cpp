@@ -3,7 +3,7 @@
 // where an edge is not fusible; nodes of one level that fusible edges connect form a region. A path
 // that leaves a region rises, so it cannot come back: the region is convex. Levels are first as low
 // as possible; then regions without readers at their level sink to the region that reads them.
-// Regions beyond the limits are cut along the topological order, which keeps the pieces convex.
+// Regions beyond the limits are cut along the topological order, which keeps the sections convex.
 // Where a rule takes movements (movement.h), a value that one of them makes or reads is only fused
 // over if nobody outside needs it and no arithmetic is done twice for it.
 #include "engine/group/region.h"
@@ -44,7 +44,7 @@ class Regions {
     sink();
     std::vector<Match> out;
     for (auto& region : by_root())
-      for (auto& piece : cut(region)) finish(std::move(piece), out);
+      for (auto& section : cut(region)) finish(std::move(section), out);
     return out;
   }
 
@@ -55,7 +55,7 @@ class Regions {
     fusible_.assign(g_.node_slots(), false);
     moves_.assign(g_.node_slots(), false);
     seen_.assign(g_.value_slots(), 0);
-    piece_of_.assign(g_.node_slots(), 0);
+    section_of_.assign(g_.node_slots(), 0);
     place_.assign(g_.node_slots(), 0);
     for (NodeId n : order_) {
       moves_[n.index] = is_movement(g_.node(n));
@@ -331,68 +331,68 @@ class Regions {
       });
   }
 
-  /// Pieces within the limits, each connected.
+  /// Sections within the limits, each connected.
   std::vector<std::vector<NodeId>> cut(const std::vector<NodeId>& members) {
     std::vector<std::vector<NodeId>> out;
-    std::vector<NodeId> piece;
+    std::vector<NodeId> section;
     size_t read = 0;
-    // How many values the piece reads more with `n`; they count as read from now on.
+    // How many values the section reads more with `n`; they count as read from now on.
     auto fresh = [&](NodeId n) {
       size_t count = 0;
       for (size_t k = 0; k < g_.node(n).inputs.size(); ++k) {
         const ValueId v = g_.node(n).inputs[k];
-        if (!v || seen_[v.index] == piece_ || !data_input(n, k)) continue;
+        if (!v || seen_[v.index] == section_ || !data_input(n, k)) continue;
         if (g_.constant(v) && g_.constant(v)->numel() == 1) continue;
-        if (NodeId p = g_.value(v).producer; p && piece_of_[p.index] == piece_) continue;
-        seen_[v.index] = piece_;
+        if (NodeId p = g_.value(v).producer; p && section_of_[p.index] == section_) continue;
+        seen_[v.index] = section_;
         ++count;
       }
       return count;
     };
     auto flush = [&] {
-      for (auto& c : connected(piece)) out.push_back(std::move(c));
-      piece.clear();
-      read = 0, ++piece_;
+      for (auto& c : connected(section)) out.push_back(std::move(c));
+      section.clear();
+      read = 0, ++section_;
     };
-    ++piece_;
+    ++section_;
     for (NodeId n : members) {
       size_t count = fresh(n);
-      bool full = piece.size() >= static_cast<size_t>(spec_.max_ops) ||
+      bool full = section.size() >= static_cast<size_t>(spec_.max_ops) ||
                   read + count > static_cast<size_t>(spec_.max_inputs);
-      if (full && !piece.empty()) {
+      if (full && !section.empty()) {
         flush();
         count = fresh(n);
       }
-      piece.push_back(n);
-      piece_of_[n.index] = piece_;
+      section.push_back(n);
+      section_of_[n.index] = section_;
       read += count;
     }
     flush();
     return out;
   }
 
-  std::vector<std::vector<NodeId>> connected(const std::vector<NodeId>& piece) {
-    for (size_t i = 0; i < piece.size(); ++i) place_[piece[i].index] = static_cast<uint32_t>(i);
-    std::vector<size_t> group(piece.size());
+  std::vector<std::vector<NodeId>> connected(const std::vector<NodeId>& section) {
+    for (size_t i = 0; i < section.size(); ++i) place_[section[i].index] = static_cast<uint32_t>(i);
+    std::vector<size_t> group(section.size());
     std::iota(group.begin(), group.end(), size_t{0});
     auto root = [&](size_t i) {
       while (group[i] != i) i = group[i] = group[group[i]];
       return i;
     };
-    for (size_t i = 0; i < piece.size(); ++i)
-      producers(piece[i], [&](NodeId p, ValueId v) {
-        if (piece_of_[p.index] == piece_ && fuses(p, v, piece[i])) {
+    for (size_t i = 0; i < section.size(); ++i)
+      producers(section[i], [&](NodeId p, ValueId v) {
+        if (section_of_[p.index] == section_ && fuses(p, v, section[i])) {
           size_t a = root(place_[p.index]), b = root(i);
           group[std::max(a, b)] = std::min(a, b);
         }
       });
     constexpr size_t kNone = static_cast<size_t>(-1);
-    std::vector<size_t> part(piece.size(), kNone);  // by root, which is the first member
+    std::vector<size_t> part(section.size(), kNone);  // by root, which is the first member
     std::vector<std::vector<NodeId>> out;
-    for (size_t i = 0; i < piece.size(); ++i) {
+    for (size_t i = 0; i < section.size(); ++i) {
       size_t& at = part[root(i)];
       if (at == kNone) at = out.size(), out.emplace_back();
-      out[at].push_back(piece[i]);
+      out[at].push_back(section[i]);
     }
     return out;
   }
@@ -468,10 +468,10 @@ class Regions {
   std::vector<int> level_;
   std::vector<bool> fusible_;
   std::vector<bool> moves_;              // by node: a movement
-  std::vector<uint32_t> seen_;           // by value: the last piece that reads it
-  std::vector<uint32_t> piece_of_;       // by node: the piece it is in
-  std::vector<uint32_t> place_;          // by node: its place in that piece
-  uint32_t piece_ = 0;                   // the number of the one being filled
+  std::vector<uint32_t> seen_;           // by value: the last section that reads it
+  std::vector<uint32_t> section_of_;     // by node: the section it is in
+  std::vector<uint32_t> place_;          // by node: its place in that section
+  uint32_t section_ = 0;                 // the number of the one being filled
   std::vector<bool> inside_, computed_;  // by value: may stay inside; arithmetic was done for it
   const bool takes_movements_;
   std::string refusal_;  // what the contract last said

@@ -15,7 +15,7 @@ Attempt match_window(const Rule& rule, NodeId root, const MatchContext& ctx) {
   Attempt a = match_structure(rule, root, ctx);
   if (std::holds_alternative<Rejection>(a)) return a;
   Match m = std::move(std::get<Match>(a));
-  // A group of one node that is a group already would be made again for ever.
+  // A group of one node that is a group already would be formed again without end.
   if (m.nodes.size() < 2)
     return no_match(rule, root,
                     ctx.explain ? node_text(ctx.graph, root) +

@@ -243,7 +243,5 @@ Outputs equal_texts(const Call& c);
 Status pointwise_fits(const Call& c);
 /// Runs a nested graph (If, Loop, Scan bodies, groups): in interpreter.cpp.
 Outputs run_subgraph(const Call& c, const Graph& body, std::span<const Tensor> inputs);
-/// The nested graph of that attribute name.
-const Graph* subgraph(const Node& n, std::string_view name);
 
 }  // namespace ferrule::interp

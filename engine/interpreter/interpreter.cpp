@@ -98,16 +98,16 @@ Outputs run_graph(Env& env, const InterpreterOptions& options) {
   std::map<NodeId, size_t> position;
   for (size_t k = 0; k < order.size(); ++k) position[order[k]] = k;
   std::vector<std::vector<ValueId>> dying(order.size());
-  for (uint32_t v = 0; v < g.value_slots(); ++v) {
-    const Value& value = g.value(ValueId{v});
-    if (value.dead || value.is_output || value.uses.empty()) continue;
+  for (ValueId v : g.values()) {
+    const Value& value = g.value(v);
+    if (value.is_output || value.uses.empty()) continue;
     size_t last = 0;
     for (const Use& u : value.uses) {
       if (auto it = position.find(u.node); it != position.end()) last = std::max(last, it->second);
     }
-    if (!order.empty()) dying[last].push_back(ValueId{v});
+    if (!order.empty()) dying[last].push_back(v);
   }
-  if (options.f64) {  // constants and captures, once; inputs were promoted by whoever gave them
+  if (options.f64) {  // constants and captures, once; inputs come promoted
     for (uint32_t v = 0; v < g.value_slots(); ++v) {
       if (const Tensor* t = g.constant(ValueId{v}); t && is_float(t->dtype())) {
         env.values[v] = promoted(*t, options);
@@ -142,13 +142,6 @@ Outputs run_graph(Env& env, const InterpreterOptions& options) {
     results.push_back(*t);
   }
   return results;
-}
-
-const Graph* subgraph(const Node& n, std::string_view name) {
-  for (const auto& [key, graph] : n.subgraphs) {
-    if (key == name) return graph.get();
-  }
-  return nullptr;
 }
 
 Outputs run_subgraph(const Call& c, const Graph& body, std::span<const Tensor> inputs) {

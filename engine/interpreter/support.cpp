@@ -148,17 +148,8 @@ Tensor store(DType dtype, const Dims& dims, const std::vector<C>& values) {
     for (size_t i = 0; i < values.size(); ++i)
       static_cast<uint16_t*>(p)[i] = float_to_f16(static_cast<float>(values[i]));
   } else {
-    auto* bytes = static_cast<uint8_t*>(p);
-    const int bits = size_bits(dtype);
-    for (size_t i = 0; i < values.size(); ++i) {
-      const Tensor e = Tensor::scalar(dtype, static_cast<double>(values[i]));
-      if (bits == 4) {
-        set_nibble(bytes, i, *static_cast<const uint8_t*>(e.data()));
-      } else {
-        std::memcpy(bytes + i * static_cast<size_t>(bits / 8), e.data(),
-                    static_cast<size_t>(bits / 8));
-      }
-    }
+    for (size_t i = 0; i < values.size(); ++i)
+      Tensor::put(dtype, p, static_cast<int64_t>(i), static_cast<double>(values[i]));
   }
   return t;
 }

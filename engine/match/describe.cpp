@@ -1,5 +1,6 @@
 // Words for structural failures: what stood where, and what the pattern wanted there.
 #include "engine/base/diagnostics.h"
+#include "engine/base/join.h"
 #include "engine/graph/open_sizes.h"
 #include "engine/match/facts.h"
 #include "engine/match/pattern_matcher.h"
@@ -14,10 +15,7 @@ std::string head_words(const PatternExpr& e) {
     all.push_back(c.starts_with("group.") ? c.substr(6) + " layer"
                   : c == "group"          ? "fused layer"
                                           : c + " operator");
-  std::string out;
-  for (size_t k = 0; k < all.size(); ++k)
-    out += (k == 0 ? "" : k + 1 == all.size() ? " or " : ", ") + all[k];
-  return out;
+  return joined(all, {}, ", ", " or ");
 }
 
 std::string head_text(const PatternExpr& e) {

@@ -122,10 +122,4 @@ const std::vector<uint32_t>& RuleIndex::ranks_at(const Node& n) const {
   return it->second;
 }
 
-std::vector<const Rule*> RuleIndex::at(const Node& n) const {
-  std::vector<const Rule*> out;
-  for (uint32_t i : ranks_at(n)) out.push_back(rules_[i]);
-  return out;
-}
-
 }  // namespace ferrule

@@ -14,9 +14,7 @@ class RuleIndex {
  public:
   /// `rules` in firing order; those without a pattern (regions) are left out.
   RuleIndex(std::span<const Rule* const> rules, const Semantics& ops);
-  /// Rules whose root may be `n`, in firing order.
-  std::vector<const Rule*> at(const Node& n) const;
-  /// The same as positions in rules().
+  /// Rules whose root may be `n`, as positions in rules(), in firing order.
   const std::vector<uint32_t>& ranks_at(const Node& n) const;
   /// Whether the operands of `n` are made by operators, and among them are constants, that the rule
   /// at this position of rules() cannot do without. Says no only where a match must fail by

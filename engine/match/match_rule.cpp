@@ -3,6 +3,7 @@
 // conditions. An embedding that fails one of these is given up for the next one; the rejection
 // tells of the one that came furthest.
 #include "engine/match/match_rule.h"
+#include "engine/base/join.h"
 
 #include <algorithm>
 #include <unordered_map>
@@ -75,13 +76,11 @@ std::optional<Rejection> types(const Rule& rule, const Match& m, const MatchCont
   r.id = "types";
   r.truth = have == DType::undefined ? Truth::unknown : Truth::no;
   if (!ctx.explain) return r;
-  std::string want;
-  for (DType t : rule.types) want += (want.empty() ? "" : ", ") + std::string(name(t));
   r.why =
       have == DType::undefined
           ? fmt::format("the element type of {} is not known", value_text(ctx.graph, m.outputs[0]))
           : fmt::format("{} is {}, the rule is for {}", value_text(ctx.graph, m.outputs[0]),
-                        name(have), want);
+                        name(have), joined(rule.types, [](DType t) { return name(t); }));
   return r;
 }
 
@@ -113,7 +112,7 @@ std::optional<Rejection> ask(const Rule& rule, const std::vector<Condition>& whe
                              const std::function<Accept()>& accepts) {
   std::optional<Rejection> refused;
   int passed = 0;
-  // All must hold. Where nobody reads which does not, those that cost most are asked last.
+  // All must hold. Where no report is wanted, the expensive ones are asked last.
   const bool any_order = !ctx.explain && !ctx.trace;
   for (size_t k = 0; k < where.size() * (any_order ? 2 : 1); ++k) {
     const Condition& c = where[k % where.size()];
@@ -143,7 +142,7 @@ std::optional<Rejection> ask(const Rule& rule, const std::vector<Condition>& whe
     r.passed_conditions = passed;
     r.total_conditions = static_cast<int>(where.size());
     if (ctx.explain) {
-      // What is not there at all is no fact that a size could settle.
+      // Of what is absent, sizes decide nothing.
       const bool lacks = detail.ends_with(" is absent");
       r.why = t == Truth::unknown && !lacks ? undecided(ctx.graph, detail + said.reason)
               : c.expr                      ? interpolate(c.why, eval)

@@ -139,10 +139,7 @@ class Converter {
     return v;
   }
   static void identity(Graph& g, ValueId from, ValueId to, std::vector<std::string> origins) {
-    Node n;
-    n.op = identity_operator();
-    n.inputs = {from};
-    n.outputs = {to};
+    Node n = ferrule::identity(from, to);
     n.since_opset = 28;
     n.origins = std::move(origins);
     g.add_node(std::move(n));

@@ -258,10 +258,9 @@ class Exporter {
   /// captures.
   ValueNames name_values(const Graph& g, const ValueNames* outer) {
     ValueNames names;
-    for (uint32_t i = 0; i < g.value_slots(); ++i) {
-      const Value& v = g.value({i});
-      if (v.dead) continue;
-      names[{i}] = v.outer && outer ? outer->at(v.outer) : fresh(v.name);
+    for (ValueId id : g.values()) {
+      const Value& v = g.value(id);
+      names[id] = v.outer && outer ? outer->at(v.outer) : fresh(v.name);
     }
     return names;
   }
@@ -316,9 +315,7 @@ class Exporter {
 
   template <class F>
   Status constants(const Graph& g, const ValueNames& names, F&& f) {
-    for (uint32_t i = 0; i < g.value_slots(); ++i)
-      if (const Value& v = g.value({i}); !v.dead && v.constant)
-        FERRULE_TRY(f(names.at({i}), *v.constant));
+    for (ValueId v : g.constants()) FERRULE_TRY(f(names.at(v), *g.constant(v)));
     return {};
   }
 
@@ -389,12 +386,11 @@ class Exporter {
       auto [it, fresh_one] = names.try_emplace(body.outputs()[i], out[i]);
       if (!fresh_one) copies.emplace_back(it->second, out[i]);
     }
-    for (uint32_t i = 0; i < body.value_slots(); ++i) {
-      const Value& v = body.value({i});
-      if (v.dead || names.count({i})) continue;
-      names[{i}] = fresh(group + "/" + v.name);
-      if (v.constant)
-        constant(names[{i}], *v.constant, add);  // a weight that is an input comes from outside
+    for (ValueId v : body.values()) {
+      if (names.contains(v)) continue;
+      names[v] = fresh(group + "/" + body.value(v).name);
+      if (const Tensor* t = body.constant(v))
+        constant(names[v], *t, add);  // a weight that is an input comes from outside
     }
     for (NodeId n : body.order()) FERRULE_TRY(node(body.node(n), names, add));
     for (const auto& [from, to] : copies) {
@@ -444,8 +440,7 @@ class Exporter {
 
 int64_t weight_bytes(const Graph& g) {
   int64_t total = 0;
-  for (uint32_t i = 0; i < g.value_slots(); ++i)
-    if (const Value& v = g.value({i}); !v.dead && v.constant) total += v.constant->bytes();
+  for (ValueId v : g.constants()) total += g.constant(v)->bytes();
   return total;
 }
 

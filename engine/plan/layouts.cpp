@@ -251,7 +251,7 @@ class LayoutChoice {
     for (ValueId v : g_.node(id).outputs) set_output(v, l);
   }
 
-  /// Constants are packed by whoever reads them, but for images.
+  /// Constants are packed by the kernels that read them, but for images.
   void require(NodeId id, size_t slot, Layout wanted, bool image = false) {
     ValueId v = g_.input(id, slot);
     if (!v || (g_.constant(v) && !image) || has(v, wanted)) return;

@@ -1,6 +1,6 @@
-// In which memory layout each value of a graph lies when it runs, and who reads it in another one.
-// A query: the graph stays as it is. A plan writes the reorders as layers (plan.h); place rules ask
-// how a part would lie in its whole (place.h).
+// In which memory layout each value of a graph lies when it runs, and which nodes read it in
+// another one. A query: the graph stays as it is. A plan writes the reorders as layers (plan.h);
+// place rules ask how a part would lie in its whole (place.h).
 #pragma once
 #include <string>
 #include <vector>

@@ -92,14 +92,13 @@ class Nested {
 
   /// The nested graph with inputs of these types.
   Applicable<NestedGraph> graph(std::string_view attribute, const std::vector<Type>& inputs) {
-    const auto at = std::ranges::find(n_.subgraphs, attribute,
-                                      [](const auto& s) -> std::string_view { return s.first; });
-    if (at == n_.subgraphs.end() || at->second->inputs().size() != inputs.size() ||
-        at->second->outputs().size() < n_.outputs.size())
+    const Graph* nested = subgraph(n_, attribute);
+    if (!nested || nested->inputs().size() != inputs.size() ||
+        nested->outputs().size() < n_.outputs.size())
       return refuse("a graph of another form");
     NestedGraph out;
     out.attribute = attribute;
-    out.graph = standalone(*at->second, g_, out.captured);
+    out.graph = standalone(*nested, g_, out.captured);
     for (size_t k = 0; k < inputs.size(); ++k) out.graph.set_type(out.graph.inputs()[k], inputs[k]);
     const auto all = out.graph.inputs();
     if (!std::ranges::all_of(all, [&](ValueId v) { return known(out.graph.value(v).type); }))

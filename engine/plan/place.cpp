@@ -197,7 +197,7 @@ class Places {
     return false;
   }
 
-  /// Whoever writes the part and all who read it, but the movement itself.
+  /// The writer of the part and all its readers, but the movement itself.
   Accept all_accept(NodeId root, ValueId v, SliceForm form, bool writes) const {
     const Value& part = g_.value(v);
     if (writes)

@@ -66,10 +66,7 @@ std::map<ValueId, SliceOf> read_slices(const Graph& g, const Layouts& layouts,
     const std::vector<NodeId> inside = n.body->order();
     if (inside.size() != 1) continue;
     const Graph& body = *n.body;
-    std::map<ValueId, ValueId> outer;  // the group's values for the body's
-    for (size_t k = 0; k < body.inputs().size(); ++k) outer.emplace(body.inputs()[k], n.inputs[k]);
-    for (size_t k = 0; k < body.outputs().size(); ++k)
-      outer.emplace(body.outputs()[k], n.outputs[k]);
+    std::map<ValueId, ValueId> outer = around_body(n);
     const auto slices = slices_of(body, inside[0], writes);
     for (int64_t slot : n.attrs.ints(writes ? kSlicesWritten : kSlicesRead)) {
       const auto at = static_cast<size_t>(slot);

@@ -60,11 +60,9 @@ std::span<const Round> rounds_of(Numerics claim) {
 /// The element type that decides how far results of numerics `reduced` may be off.
 DType shortest_float(const Graph& g) {
   DType least = DType::f64;
-  for (uint32_t v = 0; v < g.value_slots(); ++v) {
-    const DType t = g.value(ValueId{v}).type.dtype;
-    if (!g.value(ValueId{v}).dead && is_float(t) &&
-        model_tolerance(t).relative > model_tolerance(least).relative)
-      least = t;
+  for (ValueId v : g.values()) {
+    const DType t = g.value(v).type.dtype;
+    if (is_float(t) && model_tolerance(t).relative > model_tolerance(least).relative) least = t;
   }
   return least;
 }
@@ -77,9 +75,7 @@ Tensor shortened(const Tensor& t, DType to) {
 /// The graph with constants that the type can hold.
 std::unique_ptr<Graph> with_short_constants(const Graph& g, DType to) {
   auto out = g.clone();
-  for (uint32_t v = 0; v < out->value_slots(); ++v)
-    if (const Tensor* t = out->constant(ValueId{v}))
-      out->set_constant(ValueId{v}, shortened(*t, to));
+  for (ValueId v : out->constants()) out->set_constant(v, shortened(*out->constant(v), to));
   return out;
 }
 

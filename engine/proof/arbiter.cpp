@@ -237,7 +237,7 @@ class Output {
     for (int64_t k = 0; k < want.numel(); ++k)
       if (!same(want.at_f64(k), got.at_f64(k)))
         open_.push_back({k, truth.at_f64(k), truth.at_f64(k)});
-    settle();
+    drop_explained();
   }
   bool done() const { return open_.empty(); }
   /// What is finite and was not is what underflow took from the graph before: the logarithm of a 0
@@ -268,7 +268,7 @@ class Output {
         if (moved == &before && std::isfinite(to))
           e.least = std::fmin(e.least, to), e.greatest = std::fmax(e.greatest, to);
       }
-    settle();
+    drop_explained();
   }
 
  private:
@@ -282,7 +282,7 @@ class Output {
   };
   static bool same(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
-  void settle() {
+  void drop_explained() {
     std::erase_if(open_, [&](const Element& e) { return explained(e); });
   }
   bool explained(const Element& e) const {

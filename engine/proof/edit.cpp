@@ -70,12 +70,8 @@ class Editor {
   }
 
   Status leak(ValueId v) {
-    Node reader;
-    reader.op = identity_operator();
-    reader.inputs = {v};
     ValueId out = g_.add_value(g_.fresh_name("leaked"), g_.value(v).type);
-    reader.outputs = {out};
-    g_.add_node(std::move(reader));
+    g_.add_node(identity(v, out));
     g_.add_output(out);
     return {};
   }
@@ -217,11 +213,8 @@ class Editor {
 
 Tensor filled(DType t, const std::vector<int64_t>& dims, const std::vector<double>& values) {
   auto [out, bytes] = Tensor::allocate(t, dims);
-  int64_t size = size_bytes(t, 1);
-  for (int64_t i = 0; i < out.numel() && !values.empty(); ++i) {
-    Tensor one = Tensor::scalar(t, values[static_cast<size_t>(i) % values.size()]);
-    std::copy_n(static_cast<const char*>(one.data()), size, static_cast<char*>(bytes) + i * size);
-  }
+  for (int64_t i = 0; i < out.numel() && !values.empty(); ++i)
+    Tensor::put(t, bytes, i, values[static_cast<size_t>(i) % values.size()]);
   return out;
 }
 
@@ -239,11 +232,9 @@ Status apply_edits(const Semantics& ops, Graph& g,
 Status infer_again(const Semantics& ops, Graph& g) {
   FERRULE_TRY(g.sort());
   std::vector<std::pair<ValueId, Type>> before;
-  for (uint32_t i = 0; i < g.value_slots(); ++i) {
-    ValueId v{i};
-    const Value& x = g.value(v);
-    if (x.dead || !x.producer) continue;
-    before.emplace_back(v, x.type);
+  for (ValueId v : g.values()) {
+    if (!g.value(v).producer) continue;
+    before.emplace_back(v, g.value(v).type);
     g.set_type(v, {});
     g.set_contents(v, std::nullopt);
   }

@@ -237,35 +237,31 @@ void rescale(Graph& g, int64_t from, int64_t to, bool multiples, bool lists) {
       if (const int64_t was = d.value_or(-1); changed(was) != was) d = Dim(changed(was));
     g.set_type(v, std::move(t));
   }
-  for (uint32_t v = 0; v < g.value_slots(); ++v) {
-    const Tensor* t = g.constant(ValueId{v});
-    if (!t || g.value(ValueId{v}).dead || t->dtype() == DType::string || size_bits(t->dtype()) % 8)
-      continue;
+  for (ValueId v : g.constants()) {
+    const Tensor* t = g.constant(v);
+    if (t->dtype() == DType::string || size_bits(t->dtype()) % 8) continue;
     std::vector<int64_t> dims = t->dims();
     for (int64_t& d : dims) d = changed(d);
     int64_t all = 1;
     for (int64_t d : dims) all = std::min(all * d, 4 * kElements);
     if (dims != t->dims() && all < 4 * kElements)
-      g.set_constant(ValueId{v}, filled(t->dtype(), dims, t->to_f64()));
+      g.set_constant(v, filled(t->dtype(), dims, t->to_f64()));
   }
-  for (uint32_t v = 0; lists && v < g.value_slots(); ++v) {
-    const Tensor* t = g.constant(ValueId{v});
-    if (!t || g.value(ValueId{v}).dead || t->rank() != 1 ||
-        (t->dtype() != DType::i64 && t->dtype() != DType::i32))
-      continue;
+  if (!lists) return;
+  for (ValueId v : g.constants()) {
+    const Tensor* t = g.constant(v);
+    if (t->rank() != 1 || (t->dtype() != DType::i64 && t->dtype() != DType::i32)) continue;
     std::vector<int64_t> list = t->to_i64();
     for (int64_t& d : list) d = changed(d);
-    g.set_constant(ValueId{v}, converted(Tensor::of_i64(t->dims(), list), t->dtype()));
+    g.set_constant(v, Tensor::of_ints(t->dtype(), t->dims(), list));
   }
 }
 
 bool small(const Graph& g) {
-  for (uint32_t v = 0; v < g.value_slots(); ++v)
-    if (const Value& x = g.value(ValueId{v});
-        !x.dead && x.type.shape &&
-        (x.type.shape->size() > kRank || elements(*x.type.shape) > 2 * kElements))
-      return false;
-  return true;
+  return std::ranges::all_of(g.values(), [&](ValueId v) {
+    const auto& shape = g.value(v).type.shape;
+    return !shape || (shape->size() <= kRank && elements(*shape) <= 2 * kElements);
+  });
 }
 
 }  // namespace
@@ -291,9 +287,7 @@ std::unique_ptr<Graph> Generator::next() {
 
 std::unique_ptr<Graph> Generator::varied(const Graph& g) {
   auto out = g.clone();
-  std::vector<ValueId> constants;
-  for (uint32_t v = 0; v < g.value_slots(); ++v)
-    if (g.constant(ValueId{v}) && !g.value(ValueId{v}).dead) constants.push_back(ValueId{v});
+  const std::vector<ValueId> constants = g.constants();
   const std::vector<NodeId> nodes = g.order();
   if (!constants.empty() && (draw_.chance(70) || nodes.empty())) {
     const ValueId v = draw_.of(constants);
@@ -322,9 +316,9 @@ std::unique_ptr<Graph> Generator::varied(const Graph& g) {
 std::unique_ptr<Graph> Generator::resized(const Graph& g) {
   std::vector<int64_t> sizes;
   std::vector<DType> types;
-  for (uint32_t v = 0; v < g.value_slots(); ++v) {
-    const Value& x = g.value(ValueId{v});
-    if (x.dead || x.producer || !x.type.shape) continue;
+  for (ValueId v : g.values()) {
+    const Value& x = g.value(v);
+    if (x.producer || !x.type.shape) continue;
     for (const Dim& d : *x.type.shape) sizes.push_back(d.value_or(-1));
     if (x.is_input) types.push_back(x.type.dtype);
   }

@@ -31,9 +31,9 @@ class HintCollector {
   void graph(const Graph& g) {
     for (NodeId n : g.order())
       for (const auto& [key, value] : g.node(n).attrs.items()) attribute(key, value);
-    for (uint32_t v = 0; v < g.value_slots(); ++v) {
-      const Tensor* t = g.constant(ValueId{v});
-      if (!t || t->numel() > 64 || t->dtype() == DType::string) continue;
+    for (ValueId v : g.constants()) {
+      const Tensor* t = g.constant(v);
+      if (t->numel() > 64 || t->dtype() == DType::string) continue;
       if (std::ranges::none_of(out_.constants,
                                [&](const Tensor& have) { return have.identical(*t); }))
         out_.constants.push_back(*t);

@@ -19,13 +19,6 @@ int64_t more(int64_t x, int64_t by) {
   return static_cast<int64_t>(static_cast<uint64_t>(x) + static_cast<uint64_t>(by));
 }
 
-std::vector<ValueId> tensors_of(const Graph& g) {
-  std::vector<ValueId> out;
-  for (uint32_t i = 0; i < g.value_slots(); ++i)
-    if (!g.value(ValueId{i}).dead && g.constant(ValueId{i})) out.push_back(ValueId{i});
-  return out;
-}
-
 Tensor repeated(const Tensor& t, const std::vector<int64_t>& dims) {
   auto [out, bytes] = Tensor::allocate(t.dtype(), dims);
   int64_t size = size_bytes(t.dtype(), 1), n = t.numel();
@@ -66,7 +59,7 @@ class Mutator {
     out_.push_back({std::move(text), std::forward<F>(change), of_operator_, false});
   }
   std::vector<ValueId> inputs() const { return g_.inputs(); }
-  std::vector<ValueId> tensors() const { return tensors_of(g_); }
+  std::vector<ValueId> tensors() const { return g_.constants(); }
   const std::string& name(ValueId v) const { return g_.value(v).name; }
   const std::string& op_of(NodeId n) const { return g_.node(n).op.text(); }
 
@@ -296,7 +289,7 @@ class Mutator {
       add(fmt::format("{} {}", name(v), how),
           [=](Graph& g) { g.set_constant(v, converted(made, g.constant(v)->dtype())); });
       add(fmt::format("{} and its equals: {}", name(v), how), [=, now = t](Graph& g) {
-        for (ValueId w : tensors_of(g))
+        for (ValueId w : g.constants())
           if (g.constant(w)->dtype() == now.dtype() && g.constant(w)->dims() == now.dims() &&
               g.constant(w)->to_i64() == was)
             g.set_constant(w, made);
@@ -325,7 +318,7 @@ class Mutator {
   /// All short lists of integers at once: starts, ends and steps that go backwards.
   void backwards() {
     add("all lists of integers count from the other end", [](Graph& g) {
-      for (ValueId v : tensors_of(g)) {
+      for (ValueId v : g.constants()) {
         const Tensor& t = *g.constant(v);
         if (t.rank() != 1 || t.numel() > 16 || !is_int(t.dtype())) continue;
         std::vector<int64_t> list = t.to_i64();
@@ -570,7 +563,7 @@ void resize(Graph& g, int64_t from, int64_t to) {
     std::ranges::replace_if(s, changed, Dim(to));
     g.set_type(v, Type{g.value(v).type.dtype, s});
   }
-  for (ValueId v : tensors_of(g)) {
+  for (ValueId v : g.constants()) {
     std::vector<int64_t> dims = g.constant(v)->dims();
     const bool hit = contains(dims, from);
     std::ranges::replace(dims, from, to);
@@ -581,7 +574,7 @@ void resize(Graph& g, int64_t from, int64_t to) {
 void retype(Graph& g, DType from, DType to) {
   for (ValueId v : g.inputs())
     if (g.value(v).type.dtype == from) g.set_type(v, Type{to, g.value(v).type.shape});
-  for (ValueId v : tensors_of(g))
+  for (ValueId v : g.constants())
     if (g.constant(v)->dtype() == from) g.set_constant(v, converted(*g.constant(v), to));
 }
 

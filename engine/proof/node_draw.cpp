@@ -298,11 +298,10 @@ std::optional<std::vector<ValueId>> NodeDraw::add(Node n, std::vector<OperandDra
   for (const OperandDraw& o : in) fresh.push_back(o.free());
   for (OperandDraw& o : in)  // distinct names may stand for one value
     if (o.name && !o.name->shape && draw_.chance(7))
-      for (uint32_t v = 0; v < g_.value_slots(); ++v)
-        if (const Value& x = g_.value(ValueId{v}); !x.producer && x.type.known() &&
-                                                   (!o.name->constant || g_.constant(ValueId{v})) &&
-                                                   draw_.chance(40)) {
-          o.value = ValueId{v};
+      for (ValueId v : g_.values())
+        if (const Value& x = g_.value(v); !x.producer && x.type.known() &&
+                                          (!o.name->constant || x.constant) && draw_.chance(40)) {
+          o.value = v;
           fresh[&o - in.data()] = false;
           break;
         }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "engine/proof/edit.h"
 #include "engine/proof/values.h"
 #include "engine/rewrite/replacement.h"
 
@@ -237,9 +238,8 @@ std::vector<int64_t> Proposer::list(const Shape& s, const Graph& g, int way) {
     }
     case 4: {  // some value's sizes
       std::vector<const Shape*> all;
-      for (uint32_t v = 0; v < g.value_slots(); ++v)
-        if (g.value(ValueId{v}).type.shape && !g.value(ValueId{v}).dead)
-          all.push_back(&*g.value(ValueId{v}).type.shape);
+      for (ValueId v : g.values())
+        if (g.value(v).type.shape) all.push_back(&*g.value(v).type.shape);
       if (!all.empty()) std::ranges::transform(*draw_.of(all), std::back_inserter(out), known);
       return out;
     }
@@ -304,9 +304,8 @@ Tensor Proposer::integers(DType t, const Shape& beside, const Graph& g, const Pl
                           int& way, int64_t listed) {
   way = choose(place, 23);
   std::vector<const Tensor*> same;
-  for (uint32_t v = 0; v < g.value_slots(); ++v)
-    if (const Tensor* c = g.constant(ValueId{v}); c && c->dtype() == t && c->rank() < 2)
-      same.push_back(c);
+  for (ValueId v : g.constants())
+    if (const Tensor* c = g.constant(v); c->dtype() == t && c->rank() < 2) same.push_back(c);
   if (way == 21 && !same.empty()) return *draw_.of(same);
   const std::vector<int64_t> values =
       way == 22 ? beyond(beside, listed >= 0 && draw_.chance(80)
@@ -323,28 +322,20 @@ Tensor Proposer::integers(DType t, const Shape& beside, const Graph& g, const Pl
 // --- numbers and attributes
 
 Tensor Proposer::contents(DType t, const std::vector<int64_t>& dims, const Graph& g) {
-  auto filled = [&](double d) {
-    auto [out, bytes] = Tensor::allocate(t, dims);
-    const Tensor one = Tensor::scalar(t, d);
-    const int64_t size = size_bytes(t, 1);
-    for (int64_t k = 0; k < out.numel(); ++k)
-      std::copy_n(static_cast<const char*>(one.data()), size, static_cast<char*>(bytes) + k * size);
-    return out;
-  };
+  auto all = [&](double d) { return filled(t, dims, {d}); };
   std::vector<const Tensor*> same;
-  for (uint32_t v = 0; v < g.value_slots(); ++v)
-    if (const Tensor* c = g.constant(ValueId{v}); c && c->dtype() == t && c->dims() == dims)
-      same.push_back(c);
+  for (ValueId v : g.constants())
+    if (const Tensor* c = g.constant(v); c->dtype() == t && c->dims() == dims) same.push_back(c);
   if (is_int(t) && draw_.chance(6)) {  // two of which have a product that wraps
     const double most = largest(t);
-    return filled(draw_.chance(50) ? std::floor(std::sqrt(most)) + 1
-                                   : std::floor(most / draw_.between(int64_t{2}, int64_t{4})) + 1);
+    return all(draw_.chance(50) ? std::floor(std::sqrt(most)) + 1
+                                : std::floor(most / draw_.between(int64_t{2}, int64_t{4})) + 1);
   }
   const int64_t how = draw_.below(100);
   if (how < 10 && !same.empty()) return *draw_.of(same);
-  if (how < 32) return filled(draw_.of(hints_.numbers));
-  if (how < 36) return filled(draw_.of(hints_.numbers) * (1 + draw_.between(-3e-3, 3e-3)));
-  if (how < 42) return filled(draw_.between(-2.0, 2.0));
+  if (how < 32) return all(draw_.of(hints_.numbers));
+  if (how < 36) return all(draw_.of(hints_.numbers) * (1 + draw_.between(-3e-3, 3e-3)));
+  if (how < 42) return all(draw_.between(-2.0, 2.0));
   if (how < 52) return drawn_tensor(t, dims, draw_, Magnitudes::few);
   if (how < 58) return drawn_tensor(t, dims, draw_, Magnitudes::scaled);
   if (how < 62) return drawn_tensor(t, dims, draw_, Magnitudes::wide);
@@ -356,11 +347,7 @@ Tensor Proposer::contents(DType t, const std::vector<int64_t>& dims, const Graph
   Tensor out = drawn_tensor(t, dims, draw_, Magnitudes::small);
   if (!is_float(t) || draw_.chance(60)) return out;
   auto [positive, bytes] = Tensor::allocate(t, dims);  // scales, variances
-  const int64_t size = size_bytes(t, 1);
-  for (int64_t k = 0; k < out.numel(); ++k) {
-    const Tensor one = Tensor::scalar(t, std::abs(out.at_f64(k)) + 0.1);
-    std::copy_n(static_cast<const char*>(one.data()), size, static_cast<char*>(bytes) + k * size);
-  }
+  for (int64_t k = 0; k < out.numel(); ++k) Tensor::put(t, bytes, k, std::abs(out.at_f64(k)) + 0.1);
   return positive;
 }
 

@@ -88,7 +88,7 @@ class Runner {
     }
     auto g = test_graph(rule_, t, target, ctx_);
     if (!g) {
-      const std::string& at = g.error().place;  // the case's own is said by whoever lists the cases
+      const std::string& at = g.error().place;  // the caller says which case it is
       const bool own = at == fmt::format("{}:{}", t.place.file, t.place.line);
       return g.error().message + (at.empty() || own ? "" : " (" + at + ")");
     }

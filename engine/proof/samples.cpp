@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kPairs = 4000;
 /// Draws for one rule, those without a new kind of firing graph after which there are no more, and
 /// what is kept of one kind and of one condition.
-constexpr int kDraws = 60000, kVain = 20000, kOfKind = 2, kOfCondition = 150;
+constexpr int kDraws = 60000, kWithoutNew = 20000, kOfKind = 2, kOfCondition = 150;
 /// Steps from a graph that a condition declines towards one on which the rule fires.
 constexpr int kSteps = 10;
 /// Percent of the graphs that are made of ones on which the rule fires; a rule is rare that needs
@@ -182,17 +182,17 @@ std::unique_ptr<Graph> Samples::candidate() {
 
 void Samples::draw(int distinct) {
   if (!generator_) generator_.emplace(rule_, ctx_, hints_);
-  int vain = 0;
+  int without_new = 0;
   distinct += distinct_;
   for (int n = 0; n < kDraws && distinct_ < distinct && in_time(); ++n) {
-    if (++vain > kVain) break;
+    if (++without_new > kWithoutNew) break;
     auto g = candidate();
     ++counts_.graphs, ++drawn_;
     if (!g || !typed(*g)) continue;
     ++counts_.valid;
     const int before = distinct_;
     towards(std::move(g));
-    if (distinct_ > before) vain = 0;
+    if (distinct_ > before) without_new = 0;
   }
   counts_.exhausted = distinct_ < distinct && in_time();
 }

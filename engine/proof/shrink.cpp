@@ -73,8 +73,8 @@ class Shrinker {
   bool sizes() {
     std::set<int64_t> have;
     const Graph& g = *best_.graph;
-    for (uint32_t v = 0; v < g.value_slots(); ++v)
-      if (const Value& x = g.value(ValueId{v}); !x.dead && !x.producer && x.type.shape)
+    for (ValueId v : g.values())
+      if (const Value& x = g.value(v); !x.producer && x.type.shape)
         for (const Dim& d : *x.type.shape) have.insert(d.value_or(-1));
     for (auto from = have.rbegin(); from != have.rend(); ++from)
       for (int64_t to : {int64_t{1}, int64_t{2}, int64_t{3}})
@@ -89,14 +89,14 @@ class Shrinker {
   /// Constants of one number.
   bool numbers() {
     const Graph& g = *best_.graph;
-    for (uint32_t v = 0; v < g.value_slots(); ++v) {
-      const Tensor* t = g.constant(ValueId{v});
-      if (!t || g.value(ValueId{v}).dead || t->numel() == 0 || !is_float(t->dtype())) continue;
+    for (ValueId v : g.constants()) {
+      const Tensor* t = g.constant(v);
+      if (t->numel() == 0 || !is_float(t->dtype())) continue;
       for (double to : {0.0, 1.0, 2.0}) {
         const Tensor all = filled(t->dtype(), t->dims(), {to});
         if (all.identical(*t)) break;
         auto less = g.clone();
-        less->set_constant(ValueId{v}, all);
+        less->set_constant(v, all);
         if (take(std::move(less))) return true;
       }
     }
@@ -127,11 +127,9 @@ class Shrinker {
   }
   static Tensor with(const Tensor& t, int64_t at, double to) {
     auto [out, bytes] = Tensor::allocate(t.dtype(), t.dims());
-    const auto size = static_cast<size_t>(size_bytes(t.dtype(), 1));
     std::copy_n(static_cast<const char*>(t.data()), static_cast<size_t>(t.bytes()),
                 static_cast<char*>(bytes));
-    std::copy_n(static_cast<const char*>(Tensor::scalar(t.dtype(), to).data()), size,
-                static_cast<char*>(bytes) + static_cast<size_t>(at) * size);
+    Tensor::put(t.dtype(), bytes, at, to);
     return out;
   }
 

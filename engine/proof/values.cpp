@@ -164,8 +164,7 @@ Tensor drawn_tensor(DType dtype, const std::vector<int64_t>& dims, Draw& draw,
     if (dtype == DType::boolean) {
       *to = static_cast<char>(draw.chance(50));
     } else if (is_float(dtype)) {
-      Tensor one = Tensor::scalar(dtype, float_value(dtype, magnitudes, scale, draw));
-      std::memcpy(to, one.data(), size);
+      Tensor::put(dtype, bytes, i, float_value(dtype, magnitudes, scale, draw));
     } else {
       const uint64_t v = int_value(dtype, magnitudes, scale, draw);
       std::memcpy(to, &v, size);  // the machine is little-endian, as ONNX's bytes are

@@ -123,10 +123,8 @@ class Builder {
 
   void node(Scope& s, NodeId id) {
     const Node& old = s.from.node(id);
-    Node n;
-    n.op = old.op, n.domain = old.domain, n.name = old.name, n.origins = old.origins,
-    n.since_opset = old.since_opset;
-    n.attrs = old.attrs;
+    Node n = of_operator(old);
+    n.name = old.name, n.origins = old.origins;
     for (const auto& [at, to] : s.edit.attrs)
       if (at.first == id) {
         if (to)
@@ -171,11 +169,9 @@ class Builder {
       ValueId v = value(s, o);
       if (broken_) return;
       if (!to.value(v).producer || to.value(v).is_output) {
-        Node copy;
-        copy.op = identity_operator();
-        copy.inputs = {v};
-        copy.outputs = {v = to.add_value(to.fresh_name("result"), type(from.value(o).type))};
-        to.add_node(std::move(copy));
+        const ValueId copy = to.add_value(to.fresh_name("result"), type(from.value(o).type));
+        to.add_node(identity(v, copy));
+        v = copy;
       }
       to.add_output(v);
     }

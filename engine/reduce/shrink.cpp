@@ -51,9 +51,7 @@ Sizes sizes_of(const Graph& g) {
       for (size_t k = 0; k < shape->size(); ++k)
         if (auto c = (*shape)[k].constant()) out.push_back({&g, v, {}, "", false, k, *c});
   for (const Place& p : places(g)) {
-    for (uint32_t k = 0; k < p.graph->value_slots(); ++k)
-      if (const Value& v = p.graph->value({k}); !v.dead && v.constant)
-        of_constant(*p.graph, {k}, *v.constant, out);
+    for (ValueId v : p.graph->constants()) of_constant(*p.graph, v, *p.graph->constant(v), out);
     for (NodeId id : p.graph->order()) of_node(*p.graph, id, out);
   }
   std::erase_if(out, [](const Size& s) { return s.size < 2; });
@@ -89,11 +87,7 @@ std::optional<Resized> resized(const State& s, const Sizes& sizes, const Change&
       if (std::ranges::any_of(all, &Size::element)) numbers = constant->to_i64();
       for (const Size& x : all) (x.element ? numbers : dims)[x.at] = to(x.size);
       Tensor t = *constant;
-      if (!numbers.empty() && t.dtype() == DType::i64)
-        t = Tensor::of_i64(t.dims(), numbers);
-      else if (!numbers.empty())
-        t = Tensor::of<int32_t>(DType::i32, t.dims(),
-                                std::vector<int32_t>(numbers.begin(), numbers.end()));
+      if (!numbers.empty()) t = Tensor::of_ints(t.dtype(), t.dims(), numbers);
       auto cut = leading(t, dims);
       if (!cut) return std::nullopt;
       out.edit[graph].constants[v] = std::move(*cut);

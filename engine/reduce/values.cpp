@@ -60,15 +60,9 @@ void Values::from_contents(const Graph& g) {
       const auto contents = contents_of(g, v);
       const auto dims = t.shape ? constant_shape(*t.shape) : std::nullopt;
       if (!contents || !dims || (t.dtype != DType::i64 && t.dtype != DType::i32)) continue;
-      auto [tensor, bytes] = Tensor::allocate(t.dtype, *dims);
-      if (tensor.numel() != std::ssize(*contents)) continue;
-      const bool known = std::ranges::all_of(*contents, &Dim::is_constant);
-      for (size_t k = 0; known && k < contents->size(); ++k)
-        if (t.dtype == DType::i64)
-          static_cast<int64_t*>(bytes)[k] = *(*contents)[k].constant();
-        else
-          static_cast<int32_t*>(bytes)[k] = static_cast<int32_t>(*(*contents)[k].constant());
-      if (known) fixed_[g.value(v).name] = tensor;
+      const auto numbers = constant_shape(*contents);
+      if (numbers && product(*t.shape).value_or(-1) == std::ssize(*numbers))
+        fixed_[g.value(v).name] = Tensor::of_ints(t.dtype, *dims, *numbers);
     }
 }
 
@@ -95,8 +89,7 @@ void Values::from_run(const Graph& g, const Tensors& inputs, const InterpreterOp
 }
 
 std::optional<Tensor> stand_in(const Type& type, const std::string& name) {
-  const size_t size = static_cast<size_t>(size_bits(type.dtype)) / 8;
-  if (!type.shape || type.dtype == DType::string || size == 0) return std::nullopt;
+  if (!type.shape || size_bits(type.dtype) < 8) return std::nullopt;
   std::vector<int64_t> dims;
   int64_t numel = 1;
   for (const Dim& d : *type.shape) {
@@ -108,10 +101,7 @@ std::optional<Tensor> stand_in(const Type& type, const std::string& name) {
   for (int64_t k = 0; k < numel; ++k) {
     state = state * 6364136223846793005u + 1442695040888963407u;
     const double unit = static_cast<double>(state >> 11) * 0x1p-53;
-    const Tensor one = Tensor::scalar(type.dtype, is_float(type.dtype) ? unit * 2 - 1
-                                                  : unit < 0.5         ? 0
-                                                                       : 1);
-    std::memcpy(static_cast<char*>(bytes) + static_cast<size_t>(k) * size, one.data(), size);
+    Tensor::put(type.dtype, bytes, k, is_float(type.dtype) ? unit * 2 - 1 : unit < 0.5 ? 0 : 1);
   }
   return tensor;
 }

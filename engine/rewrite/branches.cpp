@@ -25,10 +25,8 @@ void add_value(const Graph& from, ValueId v, Graph& to, Map& map) {
 void add_nodes(const Graph& from, std::span<const NodeId> nodes, Graph& to, Map& map) {
   for (NodeId id : nodes) {
     const Node& node = from.node(id);
-    Node n;
-    n.op = node.op, n.domain = node.domain, n.attrs = node.attrs, n.rule = node.rule;
-    n.origins = node.origins, n.since_opset = node.since_opset, n.body = node.body,
-    n.roles = node.roles;
+    Node n = of_operator(node);
+    n.rule = node.rule, n.origins = node.origins, n.body = node.body, n.roles = node.roles;
     n.name = to.find_node(node.name) ? to.fresh_name(node.name) : node.name;
     for (ValueId v : node.inputs) n.inputs.push_back(v ? map.at(v) : ValueId{});
     for (ValueId v : node.outputs) n.outputs.push_back(v ? map.at(v) : ValueId{});
@@ -39,7 +37,7 @@ void add_nodes(const Graph& from, std::span<const NodeId> nodes, Graph& to, Map&
 
 /// All nodes of `from` added to `to`; `map` has its inputs and captures, and gets the rest.
 void add_nodes(const Graph& from, Graph& to, Map& map) {
-  for (uint32_t i = 0; i < from.value_slots(); ++i) add_value(from, ValueId{i}, to, map);
+  for (ValueId v : from.values()) add_value(from, v, to, map);
   add_nodes(from, from.order(), to, map);
 }
 
@@ -83,11 +81,6 @@ class Branches {
   }
 
  private:
-  static const Graph* nested(const Node& n, std::string_view key) {
-    for (const auto& [name, sub] : n.subgraphs)
-      if (name == key) return sub.get();
-    return nullptr;
-  }
   /// What a constant input says; nullopt: not known.
   std::optional<bool> truth(const Node& n, size_t slot) const {
     const ValueId v = slot < n.inputs.size() ? n.inputs[slot] : ValueId{};
@@ -99,7 +92,7 @@ class Branches {
   const Graph* taken(const Node& n) const {
     if (!is_branch(n)) return nullptr;
     auto t = truth(n, 0);
-    return t ? nested(n, *t ? "then_branch" : "else_branch") : nullptr;
+    return t ? subgraph(n, *t ? "then_branch" : "else_branch") : nullptr;
   }
 
   /// No turn: the count is 0, or the condition false from the start. What the turns would have

@@ -1,6 +1,6 @@
 // Branches that are decided before anything runs: an If whose condition is a constant becomes the
 // nodes of the branch that is taken, a Loop that never turns passes its start values on. Part of
-// constant folding. And branches and bodies taken out, for who runs them.
+// constant folding. And branches and bodies as graphs of their own, for backends.
 #pragma once
 #include <span>
 

@@ -64,16 +64,12 @@ class Folder {
     ctx_.journal.steps.push_back({"fold", "", kind, std::move(before), {}, std::move(text)});
   }
 
-  void settle(NodeId n, size_t slot, Tensor t) {
+  void make_constant(NodeId n, size_t slot, Tensor t) {
     const ValueId v = g_.output(n, slot);
     if (!g_.value(v).is_output) return g_.set_constant(v, std::move(t));
-    Node copy;
-    copy.op = identity_operator();
-    copy.name = g_.node(n).name;
-    copy.origins = g_.node(n).origins;
-    copy.order = g_.node(n).order;
-    copy.inputs = {g_.add_constant(g_.fresh_name(g_.value(v).name + "_constant"), std::move(t))};
-    copy.outputs = {v};
+    const std::string name = g_.fresh_name(g_.value(v).name + "_constant");
+    Node copy = identity(g_.add_constant(name, std::move(t)), v);
+    copy.name = g_.node(n).name, copy.origins = g_.node(n).origins, copy.order = g_.node(n).order;
     g_.detach_output(n, slot);
     g_.remove_node(n);
     g_.add_node(std::move(copy));
@@ -103,15 +99,11 @@ class Folder {
       if (!d.is_constant()) return false;
       elements.push_back(d.value_or(0));
     }
-    auto [t, bytes] = Tensor::allocate(value.type.dtype, *dims);
-    if (t.numel() != std::ssize(elements)) return false;
-    int64_t size = size_bits(value.type.dtype) / 8;
-    if (size == 0) return false;
-    for (size_t i = 0; i < elements.size(); ++i)  // little-endian: the low bytes are the value
-      std::copy_n(reinterpret_cast<const char*>(&elements[i]), size,
-                  static_cast<char*>(bytes) + static_cast<int64_t>(i) * size);
+    if (product(*value.type.shape).value_or(-1) != std::ssize(elements) ||
+        size_bits(value.type.dtype) < 8)
+      return false;
     std::string name = g_.node(n).name;
-    settle(n, 0, std::move(t));
+    make_constant(n, 0, Tensor::of_ints(value.type.dtype, *dims, elements));
     done(n, name);
     return true;
   }
@@ -120,16 +112,16 @@ class Folder {
     const Node& n = g_.node(id);
     if (!n.subgraphs.empty() || n.body || !deterministic(n)) return {};
     std::vector<const Tensor*> inputs;
-    std::deque<Tensor> lent;
+    std::deque<Tensor> stand_ins;
     const OpFormula* formula = ctx_.ops.find(n);
     for (size_t slot = 0; slot < n.inputs.size(); ++slot) {
       const ValueId v = n.inputs[slot];
       const Tensor* constant = v && !g_.value(v).is_input ? g_.constant(v) : nullptr;
       if (v && !constant && formula && !formula->reads(slot)) {
-        // It lends its type alone (CastLike): a value of that type stands in for it.
+        // Only its type is read (CastLike): any value of that type will do.
         const DType type = g_.value(v).type.dtype;
         if (!is_float(type) && !is_int(type) && type != DType::boolean) return {};
-        constant = &lent.emplace_back(Tensor::scalar(type, 0));
+        constant = &stand_ins.emplace_back(Tensor::scalar(type, 0));
       }
       if (v && !constant) return {};
       inputs.push_back(constant);
@@ -154,7 +146,7 @@ class Folder {
     std::string name = n.name;
     const size_t outputs = n.outputs.size();
     for (size_t k = 0; k < outputs; ++k)
-      if (g_.output(id, k)) settle(id, k, (*results)[k]);
+      if (g_.output(id, k)) make_constant(id, k, (*results)[k]);
     done(id, name);
     return {};
   }

@@ -21,7 +21,6 @@ using Kind = PatternExpr::Kind;
 Tensor converted(const Tensor& t, DType to) {
   if (t.dtype() == to) return t;
   auto [out, bytes] = Tensor::allocate(to, t.dims());
-  int64_t n = t.numel();
   if (t.dtype() == DType::f32 && to == DType::f64) {
     std::ranges::copy(t.as<float>(), static_cast<double*>(bytes));
     return out;
@@ -31,11 +30,7 @@ Tensor converted(const Tensor& t, DType to) {
                            [](double d) { return static_cast<float>(d); });
     return out;
   }
-  int64_t size = size_bytes(to, 1);
-  for (int64_t i = 0; i < n; ++i) {
-    Tensor one = Tensor::scalar(to, t.at_f64(i));
-    std::copy_n(static_cast<const char*>(one.data()), size, static_cast<char*>(bytes) + i * size);
-  }
+  for (int64_t i = 0; i < t.numel(); ++i) Tensor::put(to, bytes, i, t.at_f64(i));
   return out;
 }
 
@@ -69,7 +64,7 @@ class Instantiation {
       auto it = env_.find(name);
       out_.outputs.push_back(it == env_.end() ? ValueId{} : it->second);
     }
-    for (ValueId v : out_.outputs) settle(v);
+    for (ValueId v : out_.outputs) round_to_constant(v);
     return {};
   }
 
@@ -310,8 +305,7 @@ class Instantiation {
       const Node* from = label(e.ops[0], &like);
       if (!from)
         return operands.empty() ? std::vector<ValueId>{} : operands[0].values;  // absent: passes
-      n.op = from->op, n.domain = from->domain, n.since_opset = from->since_opset;
-      n.attrs = from->attrs;
+      n = of_operator(*from);
     } else if (size_t at = e.ops[0].find("::"); at != std::string::npos) {
       n.domain = e.ops[0].substr(0, at), n.op = e.ops[0].substr(at + 2);
     } else {
@@ -340,9 +334,7 @@ class Instantiation {
     }
     for (NodeId id : f.order()) {
       const Node& from = f.node(id);
-      Node n;
-      n.op = from.op, n.domain = from.domain, n.since_opset = from.since_opset;
-      n.attrs = from.attrs;
+      Node n = of_operator(from);
       for (ValueId v : from.inputs) n.inputs.push_back(made[v]);
       FERRULE_ASSIGN(auto results, make(std::move(n), from.outputs.size(), {}, "f"));
       for (size_t k = 0; k < results.size(); ++k) made[f.output(id, k)] = results[k];
@@ -433,7 +425,7 @@ class Instantiation {
       if (k < types.contents.size()) s().set_contents(n.outputs[k], types.contents[k]);
     }
     if (foldable(n) && fold(n)) return n.outputs;
-    for (ValueId v : n.inputs) settle(v);
+    for (ValueId v : n.inputs) round_to_constant(v);
     std::vector<ValueId> outputs = n.outputs;
     NodeId id = s().add_node(std::move(n));
     out_.like.resize(id.index + 1);
@@ -491,8 +483,8 @@ class Instantiation {
     if (!result) return false;
     if (less) less_.insert(n.outputs[0]);
     folded_[n.outputs[0]] = std::move(*result);
-    Node& made = rounded_[n.outputs[0]];
-    made.op = n.op, made.domain = n.domain, made.attrs = n.attrs, made.inputs = n.inputs;
+    Node& made = rounded_[n.outputs[0]] = of_operator(n);
+    made.inputs = n.inputs;
     return true;
   }
 
@@ -500,23 +492,20 @@ class Instantiation {
     if (fold_large(n)) return true;
     if (fold_in(n, true) || fold_in(n, false)) {
       for (ValueId v : n.outputs)
-        if (!wide_type(s().value(v).type.dtype) || folded_[v].numel() <= 64) settle(v);
+        if (!wide_type(s().value(v).type.dtype) || folded_[v].numel() <= 64) round_to_constant(v);
       return true;
     }
     return false;
   }
 
   bool fold_in(const Node& n, bool wide) {
-    Node w;
-    w.op = n.op, w.domain = n.domain, w.attrs = n.attrs, w.name = "folded";
+    Node w = of_operator(n);
+    w.name = "folded";
     std::vector<const Tensor*> inputs;
     if (!wide)
-      for (ValueId v : n.inputs) settle(v);
+      for (ValueId v : n.inputs) round_to_constant(v);
     Graph& g = wide ? wide_ : s();
-    for (ValueId v : n.inputs) {
-      ValueId in = wide ? widened(v) : v;
-      w.inputs.push_back(in);
-    }
+    for (ValueId v : n.inputs) w.inputs.push_back(wide ? widened(v) : v);
     for (size_t k = 0; k < n.outputs.size(); ++k)
       w.outputs.push_back(g.add_value(g.fresh_name("t")));
     for (ValueId in : w.inputs)
@@ -538,7 +527,7 @@ class Instantiation {
   }
 
   /// A folded value becomes a constant of its own type: the one rounding.
-  void settle(ValueId v) {
+  void round_to_constant(ValueId v) {
     auto it = v ? folded_.find(v) : folded_.end();
     if (it == folded_.end() || s().constant(v)) return;
     DType to = s().value(v).type.dtype;
@@ -628,7 +617,7 @@ class Instantiation {
   std::map<std::string, ValueId> env_;
   std::map<std::string, std::vector<ValueId>> env_lists_;  // by "ys..."
   std::map<ValueId, ValueId> imported_;
-  Graph wide_;                           // f64 twins of constants
+  Graph wide_;                           // constants in f64
   std::map<ValueId, ValueId> wide_ids_;  // scratch -> wide_
   std::map<ValueId, Tensor> folded_;     // scratch -> unrounded result
   std::map<ValueId, Node>

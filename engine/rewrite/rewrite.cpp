@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "engine/base/diagnostics.h"
+#include "engine/base/join.h"
 #include "engine/match/index.h"
 #include "engine/match/pattern_matcher.h"
 #include "engine/rewrite/known_failures.h"
@@ -67,7 +68,7 @@ class Transplant {
  private:
   ValueId origin(ValueId s) const { return in_.origin[s.index]; }
 
-  /// An Identity in front of a graph output that would only give way to another one.
+  /// An Identity in front of a graph output that only another one would replace.
   bool only_renames() const {
     for (NodeId n : m_.nodes)
       if (g_.node(n).op != identity_operator() || !g_.node(n).domain.empty()) return false;
@@ -190,8 +191,7 @@ class Transplant {
 
   void add(NodeId id) {
     const Node& from = s_.node(id);
-    Node n;
-    n.op = from.op, n.domain = from.domain, n.attrs = from.attrs, n.since_opset = from.since_opset;
+    Node n = of_operator(from);
     n.rule = m_.rule->id;
     n.origins = origins_;
     n.order = root_order_;
@@ -306,7 +306,7 @@ class RewritePhase {
     if (g.node(n).dead) return;
     for (uint32_t rank : index_.ranks_at(g.node(n))) {
       const Entry e{rank, g.node(n).order, n};
-      if (vain(g, e))
+      if (failed_before(g, e))
         skipped_.push_back(e);
       else if (promising(g, e))
         push(e);
@@ -325,18 +325,18 @@ class RewritePhase {
     for (const Rule* r : index_.rules()) failed_.push_back(f.known.failed(*r));
     unchanged_ = f.known.unchanged(f.origin, ctx_.graph);
   }
-  bool vain(const Graph& g, const Entry& e) const {
+  bool failed_before(const Graph& g, const Entry& e) const {
     return !unchanged_.empty() && &g == &ctx_.graph && unchanged_[e.node.index] &&
            failed_[e.rule] && (*failed_[e.rule])[e.node.index];
   }
   /// The graph is about to change: of what was skipped only that remains which would have been
   /// queued.
-  void sift(const Graph& g) {
+  void keep_pending(const Graph& g) {
     if (&g != &ctx_.graph) return;
     std::erase_if(skipped_, [&](const Entry& e) { return e <= at_ || !promising(g, e); });
   }
   /// The graph has changed: what was skipped and would still have come is tried.
-  void recall() {
+  void queue_skipped() {
     for (const Entry& e : skipped_)
       if (e > at_) push(e);
     skipped_.clear();
@@ -368,10 +368,8 @@ class RewritePhase {
 
   tl::unexpected<Error> loop(const char* when) const {
     std::set<std::string> names(recent_.begin(), recent_.end());
-    std::string text;
-    for (const std::string& n : names) text += (text.empty() ? "" : ", ") + n;
     return error(Code::rule_loop, "phase " + std::string(phase_),
-                 fmt::format("{} still fire {}", text, when));
+                 fmt::format("{} still fire {}", fmt::join(names, ", "), when));
   }
 
   Result<bool> visit(Graph& g, const Rule& rule, NodeId n) {
@@ -399,10 +397,10 @@ class RewritePhase {
     for (NodeId n : m.nodes) step.before.push_back(g.node(n).name);
     step.root = g.node(m.root).name;
     std::vector<NodeId> around = neighbours(g, m);
-    sift(g);
+    keep_pending(g);
     auto made = apply_rewrite(g, m, ctx_.ops, ctx_.limits);
     if (!made) return declined(g, m, std::move(made).error());
-    recall();
+    queue_skipped();
     if (m.outputs.size() > 1) FERRULE_TRY(g.sort());
     for (NodeId n : *made) step.after.push_back(g.node(n).name);
     step.text = fmt::format(

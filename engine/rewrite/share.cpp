@@ -101,12 +101,7 @@ class Sharing {
     if (a.op != b.op || a.domain != b.domain || a.inputs.size() != b.inputs.size()) return false;
     for (size_t k = 0; k < a.inputs.size(); ++k)
       if (same(a.inputs[k]) != same(b.inputs[k])) return false;
-    if (a.attrs.items().size() != b.attrs.items().size()) return false;
-    for (const auto& [key, value] : a.attrs.items()) {
-      const Attr* other = b.attrs.find(key);
-      if (!other || !same_attr(value, *other)) return false;
-    }
-    return true;
+    return a.attrs == b.attrs;
   }
 
   /// Open addressing; which nodes may be shared at all is asked only of those that are equal.

@@ -11,13 +11,13 @@
 #include "engine/base/suggest.h"
 #include "engine/base/yaml.h"
 #include "engine/onnx/schema.h"
+#include "engine/rule/condition_functions.h"
 #include "engine/rule/expr.h"
 #include "engine/rule/expr_ast.h"
 #include "engine/rule/load.h"
 #include "engine/rule/load_rule.h"
 #include "engine/rule/shrinks.h"
 #include "engine/rule/text.h"
-#include "engine/rule/vocabulary_table.h"
 
 namespace ferrule {
 namespace {
@@ -279,23 +279,15 @@ class Weight {
       return 0;
     }
     constant = true;
-    if (e.kind == Kind::alternatives) {
-      int n = 0;
-      for (const auto& [tag, c] : e.choices) {
-        bool one = false;
-        n += made(*c, one);
-        constant = constant && one;
-      }
-      return n;
-    }
-    if (e.kind != Kind::call) return 0;
     int n = 0;
-    for (const PatternExprPtr& a : e.args) {
+    auto part = [&](const PatternExpr& p) {
       bool one = false;
-      n += made(*a, one);
+      n += made(p, one);
       constant = constant && one;
-    }
-    return constant ? 0 : n + 1;
+    };
+    for (const auto& [tag, c] : e.choices) part(*c);
+    for (const PatternExprPtr& a : e.args) part(*a);
+    return e.kind != Kind::call ? n : constant ? 0 : n + 1;
   }
   const Rule& r_;
   std::set<std::string> constant_;

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/rule/condition_functions.h"
 #include "engine/rule/expr_ast.h"
 #include "engine/rule/lexer.h"
 #include "engine/rule/text.h"
-#include "engine/rule/vocabulary_table.h"
 
 namespace ferrule {
 namespace {

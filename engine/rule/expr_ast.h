@@ -10,7 +10,7 @@
 
 namespace ferrule {
 
-struct Function;  // vocabulary_table.h
+struct Function;  // condition_functions.h
 
 struct Expr {
   enum class Kind : uint8_t {

@@ -3,11 +3,11 @@
 #include <cmath>
 #include <map>
 
+#include "engine/rule/condition_functions.h"
 #include "engine/rule/expr.h"
 #include "engine/rule/expr_ast.h"
 #include "engine/rule/shape_pattern.h"
 #include "engine/rule/text.h"
-#include "engine/rule/vocabulary_table.h"
 
 namespace ferrule {
 namespace {

@@ -35,12 +35,10 @@ Result<Rule> load_rule_text(std::string_view text, std::string file, const Seman
                             const Limits& limits);
 /// Prints the rule as YAML; load(print(rule)) equals rule.
 std::string print_rule(const Rule& r);
-/// Equal in everything but places, file and text.
-bool same(const Rule& a, const Rule& b);
 /// The JSON Schema of rule files, generated from the loader's own tables.
 std::string rule_schema();
 /// Static checks over a whole set beyond loading: unreachable rules, overlaps, unused names, cycles
-/// of before/after, rewrites that do not decrease. operators that nothing describes. Each finding
+/// of before/after, rewrites that do not decrease, operators that nothing describes. Each finding
 /// is one line; `errors` those that must fail.
 struct RuleNote {
   const Rule* rule = nullptr;

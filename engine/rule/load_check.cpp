@@ -2,11 +2,11 @@
 // uses must be bound, and of the kind that its place wants.
 #include <set>
 
+#include "engine/rule/condition_functions.h"
 #include "engine/rule/contract.h"
 #include "engine/rule/expr_ast.h"
 #include "engine/rule/load_rule.h"
 #include "engine/rule/text.h"
-#include "engine/rule/vocabulary_table.h"
 
 namespace ferrule {
 namespace {

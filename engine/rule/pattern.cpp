@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "engine/base/join.h"
 #include "engine/rule/expr.h"
 
 namespace ferrule {
@@ -27,11 +28,7 @@ std::string string_text(const std::string& s) {
   return s.find('"') == s.npos ? '"' + s + '"' : "'" + s + "'";
 }
 std::string attr_text(const Attr& a) {
-  auto list = [](const auto& items, auto text) {
-    std::string s;
-    for (const auto& i : items) s += (s.empty() ? "" : ", ") + text(i);
-    return "[" + s + "]";
-  };
+  auto list = [](const auto& items, auto text) { return "[" + joined(items, text) + "]"; };
   if (auto i = std::get_if<int64_t>(&a)) return std::to_string(*i);
   if (auto d = std::get_if<double>(&a)) return real_text(*d);
   if (auto s = std::get_if<std::string>(&a)) return string_text(*s);
@@ -70,9 +67,7 @@ std::string call_text(const PatternExpr& e, bool replacement) {
   }
   if (e.any_attrs) add("...");
   if (!attrs.empty()) s += "<" + attrs + ">";
-  std::string args;
-  for (size_t k = 0; k < e.args.size(); ++k)
-    args += (k ? ", " : "") + to_text(*e.args[k], replacement);
+  std::string args = joined(e.args, [&](const auto& a) { return to_text(*a, replacement); });
   // A last input that is left out needs its comma, or it would not be read back.
   if (!e.args.empty() && e.args.back()->kind == Kind::reference && e.args.back()->name.empty())
     args += ",";
@@ -194,55 +189,18 @@ std::string to_text(const PatternExpr& e, bool replacement) {
   return "(" + s + ")";
 }
 
+std::string results_text(const PatternLine& l) {
+  return joined(l.results, [](const std::string& r) { return r.empty() ? "_" : r; });
+}
+
 std::string to_text(const Pattern& p, bool replacement) {
   std::string s;
   for (const PatternLine& l : p.lines) {
-    std::string results;
-    for (const std::string& r : l.results)
-      results += (results.empty() ? "" : ", ") + (r.empty() ? "_" : r);
     bool labelled = l.expr->kind == Kind::call && !l.expr->label.empty();
-    s += (labelled ? "[" + l.expr->label + "] " : "") + results + " = ";
+    s += (labelled ? "[" + l.expr->label + "] " : "") + results_text(l) + " = ";
     s += (labelled ? call_text(*l.expr, replacement) : to_text(*l.expr, replacement)) + "\n";
   }
   return s;
-}
-
-bool same(const PatternExpr& a, const PatternExpr& b) {
-  auto attr = [](const AttrPattern& x, const AttrPattern& y) {
-    if (x.name != y.name || x.kind != y.kind || x.bind != y.bind) return false;
-    if (x.kind == AttrPattern::Kind::expression)
-      return to_text(*x.expression) == to_text(*y.expression);
-    return x.kind != AttrPattern::Kind::literal ||
-           (x.literal.index() == y.literal.index() && same_attr(x.literal, y.literal));
-  };
-  auto dim = [](const DimPattern& x, const DimPattern& y) {
-    return x.kind == y.kind && x.symbol == y.symbol && x.constant == y.constant;
-  };
-  auto list = [](const auto& x, const auto& y, auto equal) {
-    return std::equal(x.begin(), x.end(), y.begin(), y.end(), equal);
-  };
-  bool numbers = a.number == b.number || (std::isnan(a.number) && std::isnan(b.number));
-  bool plain = a.kind == b.kind && a.name == b.name && a.constant == b.constant &&
-               a.optional == b.optional && a.variadic == b.variadic &&
-               a.shape.has_value() == b.shape.has_value() && numbers && a.near == b.near &&
-               a.rtol == b.rtol && a.label == b.label && a.ops == b.ops && a.classes == b.classes &&
-               a.any_attrs == b.any_attrs && a.copy_attrs == b.copy_attrs &&
-               a.results == b.results && !a.expression == !b.expression;
-  if (!plain) return false;
-  if (a.shape && !list(*a.shape, *b.shape, dim)) return false;
-  if (a.expression && to_text(*a.expression) != to_text(*b.expression)) return false;
-  return list(a.attrs, b.attrs, attr) &&
-         list(a.args, b.args, [](auto& x, auto& y) { return same(*x, *y); }) &&
-         list(a.choices, b.choices,
-              [](auto& x, auto& y) { return x.first == y.first && same(*x.second, *y.second); });
-}
-
-bool same(const Pattern& a, const Pattern& b) {
-  auto line = [](const PatternLine& x, const PatternLine& y) {
-    return x.results == y.results && same(*x.expr, *y.expr);
-  };
-  return a.outputs == b.outputs &&
-         std::equal(a.lines.begin(), a.lines.end(), b.lines.begin(), b.lines.end(), line);
 }
 
 std::string_view name(Bound::Kind k) {

@@ -90,9 +90,7 @@ struct Pattern {
 
 std::string to_text(const Pattern& p, bool replacement = false);
 std::string to_text(const PatternExpr& e, bool replacement = false);
-/// Equal but for places.
-bool same(const Pattern& a, const Pattern& b);
-bool same(const PatternExpr& a, const PatternExpr& b);
+std::string results_text(const PatternLine& l);  ///< "y, _"
 
 /// What a pattern binds, for load checks.
 struct Bound {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "engine/base/join.h"
 #include "engine/base/yaml.h"
 #include "engine/rule/kernel_reason.h"
 #include "engine/rule/load.h"
@@ -13,9 +14,7 @@ namespace ferrule {
 namespace {
 
 std::string list(const std::vector<std::string>& items) {
-  std::string s;
-  for (const std::string& i : items) s += (s.empty() ? "" : ", ") + yaml::in_quotes(i);
-  return "[" + s + "]";
+  return "[" + joined(items, yaml::in_quotes) + "]";
 }
 
 /// A `|` block can hold the text exactly if it neither begins with a blank nor has lines of blanks
@@ -48,9 +47,8 @@ class Printer {
     field("may_raise_kernels", may_raise_kernels(r_));
     strings("before", r_.before);
     strings("after", r_.after);
-    std::string types;
-    for (DType t : r_.types) types += (types.empty() ? "" : ", ") + std::string(ferrule::name(t));
-    if (!types.empty()) line("types", "[" + types + "]");
+    if (!r_.types.empty())
+      line("types", "[" + joined(r_.types, [](DType t) { return ferrule::name(t); }) + "]");
     match();
     strings("shared", r_.shared);
     if (!r_.parameters.empty()) {
@@ -221,48 +219,5 @@ class Printer {
 }  // namespace
 
 std::string print_rule(const Rule& r) { return Printer(r).run(); }
-
-bool same(const Rule& a, const Rule& b) {
-  auto condition = [](const Condition& x, const Condition& y) {
-    return x.id == y.id && x.cls == y.cls && x.text == y.text && x.why == y.why && x.hint == y.hint;
-  };
-  auto conditions = [&](const std::vector<Condition>& x, const std::vector<Condition>& y) {
-    return std::equal(x.begin(), x.end(), y.begin(), y.end(), condition);
-  };
-  auto written = [](const Param& p) { return std::tuple(p.name, p.text, p.quoted); };
-  auto let = [](const auto& x, const auto& y) {
-    return x.first == y.first && to_text(*x.second) == to_text(*y.second);
-  };
-  auto test = [](const RuleTest& x, const RuleTest& y) {
-    return x.name == y.name && x.model == y.model && x.of == y.of && x.edits == y.edits &&
-           x.fires == y.fires && x.declined_by == y.declined_by && x.target == y.target &&
-           x.profile == y.profile && x.expect == y.expect;
-  };
-  const RegionSpec &s = a.region, &t = b.region;
-  bool region = s.ops == t.ops && s.classes == t.classes && s.around_ops == t.around_ops &&
-                s.around_classes == t.around_classes && s.kept_ops == t.kept_ops &&
-                s.kept_classes == t.kept_classes && s.named == t.named && s.max_ops == t.max_ops &&
-                s.max_inputs == t.max_inputs && s.min_ops == t.min_ops &&
-                s.multi_output == t.multi_output && conditions(s.where, t.where);
-  // Firing cases are listed before holding ones when printed.
-  auto tests = [](const Rule& r) {
-    std::vector<RuleTest> all = r.tests;
-    std::stable_partition(all.begin(), all.end(), [](const RuleTest& x) { return x.fires; });
-    return all;
-  };
-  auto ta = tests(a), tb = tests(b);
-  return a.id == b.id && a.doc == b.doc && a.source == b.source && a.kind == b.kind &&
-         a.phase == b.phase && a.enabled == b.enabled && a.experimental == b.experimental &&
-         a.once == b.once && a.numerics == b.numerics &&
-         may_raise_kernels(a) == may_raise_kernels(b) && a.before == b.before &&
-         a.after == b.after && a.types == b.types && same(a.match, b.match) &&
-         std::ranges::equal(a.parameters, b.parameters, {}, written, written) &&
-         conditions(a.where, b.where) &&
-         std::equal(a.let.begin(), a.let.end(), b.let.begin(), b.let.end(), let) &&
-         a.shared == b.shared && same(a.rewrite, b.rewrite) && a.contract == b.contract &&
-         a.version == b.version && a.roles == b.roles && a.anchor == b.anchor && region &&
-         a.merge == b.merge && a.place == b.place && a.name == b.name &&
-         std::equal(ta.begin(), ta.end(), tb.begin(), tb.end(), test);
-}
 
 }  // namespace ferrule

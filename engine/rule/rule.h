@@ -83,7 +83,6 @@ struct WrittenExpr {
   ExprPtr expr;
   std::string text;
   explicit operator bool() const { return expr != nullptr; }
-  friend bool operator==(const WrittenExpr& a, const WrittenExpr& b) { return a.text == b.text; }
 };
 
 /// `merge:`, what siblings share and have in common, and how they become one.
@@ -94,7 +93,6 @@ struct MergeSpec {
   WrittenExpr axis;  ///< of the results, along which they are joined; none: side by side
   std::map<size_t, WrittenExpr> weights;  ///< input of the anchor -> the axis that follows `axis`
   std::set<size_t> fill;  ///< inputs of the anchor that are zero where they are left out
-  friend bool operator==(const MergeSpec&, const MergeSpec&) = default;
 };
 
 /// "q2[..., D, Q]": a value of the pattern.
@@ -113,15 +111,11 @@ struct RoleSpec {
   std::string from, to;           ///< a formula: "t -> a"
   WrittenExpr number;
   std::string text;  ///< as written
-  friend bool operator==(const RoleSpec& a, const RoleSpec& b) {
-    return a.role == b.role && a.text == b.text;
-  }
 };
 
 /// `place: {parts: "slices(whole, axis)"}`.
 struct PlaceSpec {
   std::string parts, whole, axis;
-  friend bool operator==(const PlaceSpec&, const PlaceSpec&) = default;
 };
 
 /// `fires` or `holds`: ONNX text, optionally changed by edits of an earlier firing case.

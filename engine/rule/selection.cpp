@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "engine/base/diagnostics.h"
+#include "engine/base/join.h"
 #include "engine/base/yaml.h"
 #include "engine/graph/text.h"
 #include "engine/rule/text.h"
@@ -146,12 +147,9 @@ std::string to_text(const Instances& list, std::string_view model_file) {
       "# `--apply FILE` (fuse, explain, run, bench, …) makes those left and no others.\n"
       "instances: {}\nmodel: {}\ntarget: {}\nfusions:{}\n",
       escape(model_file), kVersion, list.model, list.target, list.lines.empty() ? " []" : "");
-  for (const Instances::Line& l : list.lines) {
-    std::string nodes;
-    for (const std::string& n : l.nodes) nodes += (nodes.empty() ? "" : ", ") + yaml::in_quotes(n);
+  for (const Instances::Line& l : list.lines)
     out += fmt::format("  - {{rule: {}, root: {}, nodes: [{}]}}\n", l.rule, yaml::in_quotes(l.root),
-                       nodes);
-  }
+                       joined(l.nodes, yaml::in_quotes));
   return out;
 }
 

@@ -7,8 +7,8 @@
 
 namespace ferrule {
 
-/// Broadcasts and evaluates one pointwise node on tensors (the interpreter's path). `change`: what
-/// becomes of its program first.
+/// Broadcasts and evaluates one pointwise node on tensors (the interpreter's path). `change`: is
+/// applied to its program first.
 Result<Tensor> evaluate_node(const Semantics& ops, const Node& n,
                              std::span<const Tensor* const> inputs, bool f64,
                              const std::function<void(Program&)>& change = {});

@@ -42,7 +42,30 @@ constexpr std::array<std::string_view, 8> kKeywords = {"and", "or",   "xor",  "n
                                                        "if",  "then", "else", "in"};
 bool is_keyword(std::string_view w) { return contains(kKeywords, w); }
 
+/// Binds tighter downwards; comparisons do not chain.
+struct Level {
+  Prim op;
+  int level;
+};
+constexpr auto kLevels = std::to_array<Level>({{Prim::lor, 1},
+                                               {Prim::lxor, 1},
+                                               {Prim::land, 2},
+                                               {Prim::lnot, 3},
+                                               {Prim::eq, 4},
+                                               {Prim::ne, 4},
+                                               {Prim::lt, 4},
+                                               {Prim::le, 4},
+                                               {Prim::gt, 4},
+                                               {Prim::ge, 4},
+                                               {Prim::add, 5},
+                                               {Prim::sub, 5},
+                                               {Prim::mul, 6},
+                                               {Prim::div, 6},
+                                               {Prim::neg, 7}});
+constexpr int kNegation = 3, kComparison = 4, kSign = 7, kAtom = 9;
+
 constexpr size_t kMaxText = 4000;
+constexpr int kMostNested = 100;
 
 struct Token {
   enum class Kind : uint8_t { end, number, text, word, symbol } kind = Kind::end;
@@ -71,8 +94,6 @@ class Parser {
   }
 
  private:
-  using Level = FormulaExprPtr (Parser::*)();
-
   [[noreturn]] void fail_at(size_t offset, std::string message, std::string hint = "") {
     throw FormulaError{offset, std::move(message), std::move(hint)};
   }
@@ -144,56 +165,40 @@ class Parser {
     return e;
   }
 
-  FormulaExprPtr left(Level operand, std::initializer_list<std::pair<std::string_view, Prim>> ops,
-                      bool once = false) {
-    auto e = (this->*operand)();
-    for (;;) {
-      auto op = std::ranges::find_if(ops, [&](auto& o) { return at(o.first); });
-      if (op == ops.end()) return e;
-      size_t offset = token_.offset;
+  const Level* binary_here() const {
+    const auto l = std::ranges::find_if(
+        kLevels, [&](const Level& o) { return info(o.op).arity == 2 && at(info(o.op).spelling); });
+    return l == kLevels.end() ? nullptr : &*l;
+  }
+
+  /// `lowest`: operators that bind more loosely end it.
+  FormulaExprPtr nested(int lowest, size_t offset) {
+    if (++depth_ > kMostNested) fail_at(offset, "the formula is nested too deeply");
+    auto e = operators(lowest);
+    --depth_;
+    return e;
+  }
+  FormulaExprPtr expression() { return nested(0, token_.offset); }
+  FormulaExprPtr operators(int lowest) {
+    auto e = lowest <= kNegation && at("not") ? prefix(Prim::lnot, kNegation)
+             : at("-")                        ? prefix(Prim::neg, kSign)
+                                              : atom();
+    for (bool compared = false;;) {
+      const Level* l = binary_here();
+      if (!l || l->level < lowest) break;
+      if (l->level == kComparison && compared)
+        fail_at(token_.offset, "comparisons cannot be chained", "write a < b and b < c");
+      compared = l->level == kComparison;
+      const size_t offset = token_.offset;
       next();
-      e = make_prim(op->second, offset, {e, (this->*operand)()});
-      if (once) {
-        if (std::ranges::any_of(ops, [&](auto& o) { return at(o.first); }))
-          fail_at(token_.offset, "comparisons cannot be chained", "write a < b and b < c");
-        return e;
-      }
+      e = make_prim(l->op, offset, {e, operators(l->level + 1)});
     }
-  }
-  FormulaExprPtr expression() {
-    if (++depth_ > 100) fail_at(token_.offset, "the formula is nested too deeply");
-    auto e = left(&Parser::conjunction, {{"or", Prim::lor}, {"xor", Prim::lxor}});
-    --depth_;
     return e;
   }
-  FormulaExprPtr conjunction() { return left(&Parser::negation, {{"and", Prim::land}}); }
-  FormulaExprPtr negation() {
-    size_t offset = token_.offset;
-    if (!take("not")) return comparison();
-    if (++depth_ > 100) fail_at(offset, "the formula is nested too deeply");
-    auto e = make_prim(Prim::lnot, offset, {negation()});
-    --depth_;
-    return e;
-  }
-  FormulaExprPtr comparison() {
-    return left(&Parser::sum,
-                {{"==", Prim::eq},
-                 {"!=", Prim::ne},
-                 {"<", Prim::lt},
-                 {"<=", Prim::le},
-                 {">", Prim::gt},
-                 {">=", Prim::ge}},
-                true);
-  }
-  FormulaExprPtr sum() { return left(&Parser::term, {{"+", Prim::add}, {"-", Prim::sub}}); }
-  FormulaExprPtr term() { return left(&Parser::unary, {{"*", Prim::mul}, {"/", Prim::div}}); }
-  FormulaExprPtr unary() {
-    size_t offset = token_.offset;
-    if (!take("-")) return atom();
-    if (++depth_ > 100) fail_at(offset, "the formula is nested too deeply");
-    auto e = make_prim(Prim::neg, offset, {unary()});
-    --depth_;
-    return e;
+  FormulaExprPtr prefix(Prim p, int level) {
+    const size_t offset = token_.offset;
+    next();
+    return make_prim(p, offset, {nested(level, offset)});
   }
 
   FormulaExprPtr atom() {
@@ -306,33 +311,8 @@ class Parser {
 };
 
 int precedence(const FormulaExpr& e) {
-  if (e.kind != FormulaExpr::Kind::prim) return 9;
-  switch (e.prim) {
-    case Prim::lor:
-    case Prim::lxor:
-      return 1;
-    case Prim::land:
-      return 2;
-    case Prim::lnot:
-      return 3;
-    case Prim::eq:
-    case Prim::ne:
-    case Prim::lt:
-    case Prim::le:
-    case Prim::gt:
-    case Prim::ge:
-      return 4;
-    case Prim::add:
-    case Prim::sub:
-      return 5;
-    case Prim::mul:
-    case Prim::div:
-      return 6;
-    case Prim::neg:
-      return 7;
-    default:
-      return 9;
-  }
+  const auto l = std::ranges::find(kLevels, e.prim, &Level::op);
+  return e.kind == FormulaExpr::Kind::prim && l != kLevels.end() ? l->level : kAtom;
 }
 
 std::string joined(const std::vector<FormulaExprPtr>& args) {
@@ -374,7 +354,7 @@ std::string to_text(const FormulaExpr& e) {
   }
   int p = precedence(e);
   std::string_view spelling = info(e.prim).spelling;
-  if (p == 9) return fmt::format("{}({})", spelling, joined(e.args));
+  if (p == kAtom) return fmt::format("{}({})", spelling, joined(e.args));
   // Comparisons do not chain, so both their sides bind tighter; the others associate to the left.
   auto side = [&](const FormulaExpr& a, bool tighter) {
     return precedence(a) < p || (tighter && precedence(a) == p) ? "(" + to_text(a) + ")"
@@ -383,7 +363,8 @@ std::string to_text(const FormulaExpr& e) {
   if (e.args.size() == 1)
     return fmt::format("{}{}{}", spelling, e.prim == Prim::lnot ? " " : "",
                        side(*e.args[0], false));
-  return fmt::format("{} {} {}", side(*e.args[0], p == 4), spelling, side(*e.args[1], true));
+  return fmt::format("{} {} {}", side(*e.args[0], p == kComparison), spelling,
+                     side(*e.args[1], true));
 }
 
 }  // namespace ferrule

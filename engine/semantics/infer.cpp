@@ -4,6 +4,7 @@
 #include <cmath>
 #include <unordered_map>
 
+#include "engine/base/join.h"
 #include "engine/graph/operator_name.h"
 #include "engine/semantics/infer_formula.h"
 #include "engine/semantics/infer_impl.h"
@@ -275,18 +276,17 @@ class Substitution {
 };
 
 void substitute(Graph& g, Substitution& known) {
-  for (uint32_t i = 0; i < g.value_slots(); ++i) {
-    const Value& v = g.value({i});
-    if (v.dead) continue;
+  for (ValueId id : g.values()) {
+    const Value& v = g.value(id);
     if (v.type.shape && !std::ranges::all_of(*v.type.shape, &Dim::is_constant)) {
       Type t = v.type;
       for (Dim& d : *t.shape) d = known(d);
-      g.set_type({i}, std::move(t));
+      g.set_type(id, std::move(t));
     }
     if (v.contents) {
       auto c = v.contents;
       for (Dim& d : *c) d = known(d);
-      g.set_contents({i}, std::move(c));
+      g.set_contents(id, std::move(c));
     }
   }
   for (NodeId n : g.order())
@@ -302,10 +302,8 @@ Status fix_shapes(const Semantics& ops, Graph& g,
   for (const auto& [name, dims] : inputs) {
     ValueId v = g.find_value(name);
     if (!v || !g.value(v).is_input) {
-      std::string known;
-      for (ValueId i : g.inputs())
-        known += (known.empty() ? "" : ", ") + escape(g.value(i).name, 60);
-      return error(Code::unknown_input, "", escape(name), known);
+      auto known = [&](ValueId i) { return escape(g.value(i).name, 60); };
+      return error(Code::unknown_input, "", escape(name), joined(g.inputs(), known));
     }
     Type type = g.value(v).type;
     auto clash = [&] {

@@ -49,12 +49,6 @@ const Weighted* weighted(const Node& n) {
   return nullptr;
 }
 
-bool slides(const Node& n) {
-  const auto pooling = pooling_of(n);
-  const Weighted* w = weighted(n);
-  return pooling ? !pooling->global : w && w->window && w->output_axis == 0;
-}
-
 bool quantizes(const Node& n) { return is(n, "QuantizeLinear"); }
 bool dequantizes(const Node& n) { return is(n, "DequantizeLinear"); }
 bool is_branch(const Node& n) { return is(n, "If"); }

@@ -28,8 +28,6 @@ struct Weighted {
   bool affine = false;  ///< may have transposed factors, a factor in front, and something to add
 };
 const Weighted* weighted(const Node& n);
-/// Whether a window slides over an image and each pixel of the result is computed of one.
-bool slides(const Node& n);
 
 bool quantizes(const Node& n);
 bool dequantizes(const Node& n);

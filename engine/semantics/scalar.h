@@ -53,6 +53,10 @@ struct Program {
   std::vector<uint32_t> outputs;         ///< instruction numbers
   std::vector<std::string> input_names;  ///< for readable source; sanitised identifiers "x", "in2"
   DType output_type(size_t k) const { return insts[outputs[k]].type; }
+  /// Of the inputs, then the outputs.
+  DType operand_type(size_t k) const {
+    return k < inputs.size() ? inputs[k] : output_type(k - inputs.size());
+  }
   int cost() const;      ///< sum of the primitives' costs
   int live_max() const;  ///< most values alive at once: an estimate of registers
 };

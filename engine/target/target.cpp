@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <set>
 
+#include "engine/base/join.h"
 #include "engine/base/rule_version.h"
 #include "engine/base/suggest.h"
 #include "engine/base/yaml.h"
@@ -187,10 +188,8 @@ Result<Target> load(std::span<const std::string> all, std::span<const std::strin
                     std::string_view name, int depth) {
   size_t before = 0;
   std::string path = path_of(dirs, "targets", name, &before);
-  std::string known;
-  for (const std::string& n : target_names(dirs)) known += (known.empty() ? "" : ", ") + n;
   if (path.empty() || name.find('/') != name.npos)
-    return error(Code::unknown_target, "", escape(name), known);
+    return error(Code::unknown_target, "", escape(name), joined(target_names(dirs)));
   FERRULE_ASSIGN(yaml::Document doc, yaml::read_file(path, Limits{}));
   yaml::Reader r(doc.source);
   Target t;

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "engine/base/diagnostics.h"
+#include "engine/base/join.h"
 #include "engine/rule/pattern_parse.h"
 #include "engine/why/internal.h"
 
@@ -28,10 +29,7 @@ std::string line_text(const Rule& rule, const PatternLine& l) {
   const size_t begin = std::min(text.find_first_not_of(' '), text.size());
   text = text.substr(begin, text.find_last_not_of(' ') + 1 - begin);
   if (l.place.line > 0 && text.find('=') != text.npos) return std::string(text);
-  std::string out;
-  for (const std::string& r : l.results)
-    out += (out.empty() ? "" : ", ") + (r.empty() ? std::string("_") : r);
-  return out + " = " + to_text(*l.expr);
+  return results_text(l) + " = " + to_text(*l.expr);
 }
 
 /// The pattern; `where`: the graph it was looked for in.

@@ -1,6 +1,7 @@
 // Every rule asked about one node or two: at the end of its phase, where it did not fire any more,
 // and at the beginning, where it might have; what lay between says who was first.
 #include "engine/why/inquiry.h"
+#include "engine/base/join.h"
 
 #include <algorithm>
 #include <array>
@@ -323,10 +324,7 @@ std::string Inquiry::State::otherwise(const std::vector<std::string>& names,
     if (v)
       for (const Use& u : o.model->value(v).uses) add(u.node);
   if (beside.empty()) return "it reads and feeds nothing else that is computed";
-  std::string text;
-  for (size_t k = 0; k < beside.size(); ++k)
-    text += (k == 0 ? "" : k + 1 == beside.size() ? " or " : ", ") + beside[k];
-  return "no rule fuses it with its neighbours: " + text;
+  return "no rule fuses it with its neighbours: " + ferrule::joined(beside, {}, ", ", " or ");
 }
 
 bool Inquiry::State::interpreted(const std::string& name) const {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/base/diagnostics.h"
+#include "engine/base/join.h"
 #include "engine/group/merge.h"
 #include "engine/match/facts.h"
 #include "engine/match/pattern_matcher.h"
@@ -113,9 +114,8 @@ std::optional<Found> Attempts::region(const Rule& rule, const Graph& g, const Su
   }
   if (f.rejection.stage == Rejection::Stage::structure) {
     if (subjects.size() > 1 && reasons.empty()) return std::nullopt;  // no edge between them
-    for (const std::string& text : reasons)
-      f.rejection.why += (f.rejection.why.empty() ? "" : "; ") + text;
-    if (reasons.empty()) f.rejection.why = "it reads and feeds nothing that is computed";
+    f.rejection.why = reasons.empty() ? "it reads and feeds nothing that is computed"
+                                      : ferrule::joined(reasons, {}, "; ");
   }
   f.failures = failures(rule, f.rejection, f.trace);
   return f;

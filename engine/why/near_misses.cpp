@@ -16,9 +16,9 @@ bool forms_group(std::string_view kind) {
 
 /// What happened to each node of the journal from there on: the rules that took it, or what it
 /// became.
-class Fates {
+class Outcomes {
  public:
-  explicit Fates(const Journal& journal) {
+  explicit Outcomes(const Journal& journal) {
     for (auto s = journal.steps.rbegin(); s != journal.steps.rend(); ++s) {
       if (s->kind == "broken") continue;
       std::set<std::string> all;
@@ -67,7 +67,7 @@ int remedy(const Rejection& r) {
 }  // namespace
 
 std::vector<NearMiss> near_misses(const Fused& fused, const Graph& graph) {
-  const Fates fates(fused.journal);
+  const Outcomes outcomes(fused.journal);
   const Sizes sizes(graph);
   std::map<std::pair<std::string, std::string>, size_t> seen;  // rule, condition -> its entry
   std::vector<NearMiss> out;
@@ -75,7 +75,7 @@ std::vector<NearMiss> near_misses(const Fused& fused, const Graph& graph) {
   for (const Rejection& r : fused.near_misses) {
     if (noise(r) || !r.root || r.root.index >= graph.node_slots()) continue;
     const Node& root = graph.node(r.root);
-    if (r.id != kOff && fates.fired(root.name, *r.rule)) continue;
+    if (r.id != kOff && outcomes.fired(root.name, *r.rule)) continue;
     auto [it, fresh] = seen.emplace(std::pair{r.rule->id, r.id}, out.size());
     if (fresh) out.push_back({&r, {}, 0}), nodes.emplace_back();
     NearMiss& miss = out[it->second];

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "engine/base/diagnostics.h"
+#include "engine/base/join.h"
 #include "engine/graph/open_sizes.h"
 #include "engine/match/facts.h"
 #include "engine/match/pattern_matcher.h"
@@ -43,12 +44,11 @@ Proposal enable(const Rule& r, const Observed& o) {
 /// Every profit condition that the trace shows, together: the next one would stand in the way.
 Proposal ignore_profit(const Considered& c) {
   Change change;
-  std::string text;
   for (const SeenCondition& s : c.conditions)
     if (s.cls == ConditionClass::profit && s.truth != Truth::yes && s.id != kOff)
       change.ignore_profit.push_back(c.rule->id + "." + s.id);
-  for (const std::string& p : change.ignore_profit)
-    text += (text.empty() ? "" : " ") + ("--ignore-profit " + p);
+  auto option = [](const std::string& p) { return "--ignore-profit " + p; };
+  std::string text = ferrule::joined(change.ignore_profit, option, " ");
   return flag(std::move(text), "it would be right, and is expected not to pay", std::move(change));
 }
 

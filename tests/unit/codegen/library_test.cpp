@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <cctype>
+#include <map>
 #include <set>
 
 #include "engine/semantics/program_builder.h"
@@ -13,6 +15,55 @@ using namespace ferrule;
 namespace {
 
 using Constants = std::map<char, double>;
+
+/// A pattern as the table writes it, as a program over inputs x and y.
+class PatternProgram {
+ public:
+  PatternProgram(std::string_view pattern, const Constants& constants)
+      : rest_(pattern), constants_(constants) {}
+  Program take() {
+    x_ = b_.input(DType::f32, "x"), y_ = b_.input(DType::f32, "y");
+    b_.output(value());
+    return b_.take();
+  }
+
+ private:
+  uint32_t value() {
+    const std::string word(rest_.substr(0, rest_.find_first_of("(),")));
+    rest_.remove_prefix(word.size());
+    if (rest_.starts_with('(')) return call(word);
+    if (word == "x") return x_;
+    if (word == "y") return y_;
+    const bool letter = std::isalpha(static_cast<unsigned char>(word[0]));
+    return b_.constant(DType::f32, letter ? constants_.at(word[0]) : std::stod(word), 0);
+  }
+  uint32_t call(const std::string& name) {
+    std::vector<uint32_t> args;
+    while (rest_[0] != ')') {
+      rest_.remove_prefix(1);
+      args.push_back(value());
+    }
+    rest_.remove_prefix(1);
+    if (name == "clip") return op(Prim::min, {op(Prim::max, {args[0], args[1]}), args[2]});
+    for (int k = 0; k <= static_cast<int>(Prim::cast); ++k)
+      if (const auto p = static_cast<Prim>(k); info(p).id == name) return op(p, args);
+    return op(Prim::rint, args);  // round
+  }
+  uint32_t op(Prim p, const std::vector<uint32_t>& args) {
+    const DType type = info(p).cls == PrimInfo::Class::cmp ? DType::boolean : DType::f32;
+    if (args.size() == 1) return b_.op(p, type, {args[0]});
+    if (args.size() == 2) return b_.op(p, type, {args[0], args[1]});
+    return b_.op(p, type, {args[0], args[1], args[2]});
+  }
+
+  std::string_view rest_;
+  const Constants& constants_;
+  ProgramBuilder b_;
+  uint32_t x_ = 0, y_ = 0;
+};
+Program epilogue_program(std::string_view pattern, const Constants& constants) {
+  return PatternProgram(pattern, constants).take();
+}
 
 std::optional<std::vector<PostOp>> ops_of(std::string_view pattern, const Constants& constants,
                                           Deviations allowed = Deviations::all) {

@@ -179,7 +179,7 @@ class Harness : public Binder, public ferrule::test::WithTail {
 /// Every element within the tolerance that the table has for sums in another order. `allowed`:
 /// another row of it, or {} for elements that must be equal.
 inline void check_close(const Tensor& got, const std::vector<double>& want,
-                        Tolerance allowed = rewrite_tolerance(DType::f32, true)) {
+                        Tolerance allowed = kReordered) {
   REQUIRE(got.numel() == static_cast<int64_t>(want.size()));
   allowed.norm = allowed.relative, allowed.least = model_tolerance(DType::f32).least;
   const Difference d =

@@ -9,6 +9,7 @@
 #include "engine/rule/contract.h"
 #include "engine/rule/load.h"
 #include "tests/unit/rule/kit.h"
+#include "tests/unit/rule/same.h"
 
 using namespace ferrule;
 namespace fs = std::filesystem;

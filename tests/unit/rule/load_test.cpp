@@ -12,6 +12,7 @@
 #include "engine/rule/load.h"
 #include "engine/rule/pattern_parse.h"
 #include "tests/unit/rule/kit.h"
+#include "tests/unit/rule/same.h"
 
 using namespace ferrule;
 namespace fs = std::filesystem;

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "engine/rule/pattern_parse.h"
+#include "tests/unit/rule/same.h"
 
 using namespace ferrule;
 

@@ -1,9 +1,9 @@
-// Vocabulary: constants, numbers and lists.
+// Functions of conditions: constants, numbers and lists.
 #include <algorithm>
 #include <bit>
 #include <cmath>
 
-#include "engine/rule/vocabulary_table.h"
+#include "engine/rule/condition_functions.h"
 
 namespace ferrule {
 namespace {

@@ -1,7 +1,7 @@
-// Vocabulary: element types, shapes, broadcasting.
+// Functions of conditions: element types, shapes, broadcasting.
 #include <algorithm>
 
-#include "engine/rule/vocabulary_table.h"
+#include "engine/rule/condition_functions.h"
 
 namespace ferrule {
 namespace {

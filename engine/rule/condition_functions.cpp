@@ -1,4 +1,4 @@
-#include "engine/rule/vocabulary_table.h"
+#include "engine/rule/condition_functions.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,7 @@
-// Vocabulary: attributes of nodes, permutations, convolution geometry, operator classes.
-#include "engine/rule/vocabulary_table.h"
+// Functions of conditions: attributes of nodes, permutations, convolution geometry, operator
+// classes.
+#include "engine/base/join.h"
+#include "engine/rule/condition_functions.h"
 #include "engine/semantics/infer.h"
 #include "engine/semantics/operator_kinds.h"
 #include "engine/semantics/semantics.h"
@@ -65,10 +67,8 @@ Val attr(const EvalContext& ctx, Args a) {
 }
 /// Operators and attributes, constants aside: equal for nodes that do the same with other numbers.
 std::string behaviour(const Node& n) {
-  std::string out = n.op.text(), attrs;
-  for (const auto& [key, value] : n.attrs.items())
-    attrs += (attrs.empty() ? "" : ", ") + key + "=" + str(value);
-  return attrs.empty() ? out : out + "<" + attrs + ">";
+  auto text = [](const auto& a) { return a.first + "=" + str(a.second); };
+  return n.op.text() + (n.attrs.empty() ? "" : "<" + joined(n.attrs.items(), text) + ">");
 }
 Val tail_ops(const EvalContext& ctx, Args a) {
   return with_node(ctx, a[0], [](const Node& n) {
@@ -90,12 +90,7 @@ Val has_attr(const EvalContext& ctx, Args a) {
 Val same_attrs(const EvalContext& ctx, Args a) {
   const Node *x = node_of(ctx, a[0]), *y = node_of(ctx, a[1]);
   if (!x || !y) return unknown("a node");
-  if (x->attrs.items().size() != y->attrs.items().size()) return Val{false};
-  for (const auto& [key, v] : x->attrs.items()) {
-    const Attr* other = y->attrs.find(key);
-    if (!other || !same_attr(v, *other)) return Val{false};
-  }
-  return Val{true};
+  return Val{x->attrs == y->attrs};
 }
 Val name_of(const EvalContext& ctx, Args a) {
   if (auto x = get<ValueId>(a[0])) return Val{ctx.graph.value(*x).name};

@@ -1,10 +1,10 @@
-// Vocabulary: what moving a Transpose past its readers would bring, and products written as index
-// equations.
+// Functions of conditions: what moving a Transpose past its readers would bring, and products
+// written as index equations.
 #include <algorithm>
 #include <map>
 #include <set>
 
-#include "engine/rule/vocabulary_table.h"
+#include "engine/rule/condition_functions.h"
 #include "engine/semantics/movement.h"
 #include "engine/semantics/operator_kinds.h"
 #include "engine/semantics/semantics.h"

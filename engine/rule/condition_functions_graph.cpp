@@ -1,8 +1,8 @@
-// Vocabulary: uses, dependence, presence, cost, kernels.
+// Functions of conditions: uses, dependence, presence, cost, kernels.
 #include <algorithm>
 #include <unordered_set>
 
-#include "engine/rule/vocabulary_table.h"
+#include "engine/rule/condition_functions.h"
 #include "engine/semantics/movement.h"
 #include "engine/semantics/semantics.h"
 #include "engine/target/target.h"

@@ -1,6 +1,6 @@
-// The functions behind the vocabulary; internal to engine/rule. vocabulary_table.cpp joins the
-// tables of vocabulary_*.cpp; a function gets its arguments evaluated, none of them unknown, and
-// none absent unless its row says so.
+// The functions of the condition language; internal to engine/rule. condition_functions.cpp joins
+// the tables of condition_functions_*.cpp; a function gets its arguments evaluated, none of them
+// unknown, and none absent unless its row says so.
 #pragma once
 #include <span>
 
