@@ -169,6 +169,7 @@ class Merges {
     for (size_t c : bucket) by_key[*candidates_[c].key].push_back(c);
     if (misses_) explain_keys(bucket, by_key);
     for (auto& [_, list] : by_key)
+      if (list.size() >= static_cast<size_t>(spec_.min))
       for (size_t from = 0; from < list.size();) {
         const PendingMatch& c = candidates_[list[from]];
         if (c.taken || c.tries >= kTries || !grow(over, std::span(list).subspan(from))) ++from;
@@ -342,7 +343,7 @@ class Merges {
       if (!c.taken && !refused_.contains(c.match.root))
         miss(c.match.root, "structure", [&] {
           const std::vector<ValueId> over = shared(c.match);
-          return fmt::format("{} has no sibling: nothing else of its kind reads {}",
+          return fmt::format("{} has no sibling: no other node of its kind reads {}",
                              node_text(g_, c.match.root),
                              over.empty() ? "what it reads" : value_text(g_, over[0]));
         });
