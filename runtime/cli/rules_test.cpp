@@ -398,7 +398,7 @@ Status stamp(const Common& common, const EngineOptions& options, const Knowledge
   for (const auto& r : k.rules.rules) {
     auto t = std::ranges::find(all, r.get(), &Tested::rule);
     const bool tried = t != all.end() && t->proved && !t->undecided();
-    if (true || tried)
+    if ((t == all.end() || t->right()) && (tried || stamped(*r, k.ops, stamps)))
       sure.rules.push_back(r);
   }
   const bool whole = std::ranges::all_of(k.rules.rules, [&](const auto& r) {
