@@ -192,8 +192,8 @@ class Places {
       r->why =
           at->dense
               ? fmt::format(
-                    "{} would begin {} bytes behind the start of {}, which is no multiple "
-                    "of the {} bytes that the kernels of {} want ({})",
+                    "{} would begin {} bytes after the start of {}, which is not a multiple "
+                    "of the {} bytes that the kernels of {} need ({})",
                     value_text(g_, v), begins, value_text(g_, whole), ctx_.target->alignment,
                     ctx_.target->name, r->why)
               : fmt::format("{} would be a slice of a larger tensor: {}", value_text(g_, v), r->why);

@@ -44,8 +44,8 @@ size_t tensors_read(const Graph& g, const std::vector<NodeId>& nodes) {
   return read.size();
 }
 
-/// Why two nodes that could share a kernel do not.
-std::string ended(const Graph& g, const Rule& rule, const std::vector<Match>& found, NodeId a,
+/// Why two nodes that could share a kernel do not, and whether a limit of the rule says so.
+std::pair<bool, std::string> ended(const Graph& g, const Rule& rule, const std::vector<Match>& found, NodeId a,
                   NodeId b) {
   auto kernel_of = [&](NodeId n) {
     for (const Match& m : found)
@@ -57,20 +57,23 @@ std::string ended(const Graph& g, const Rule& rule, const std::vector<Match>& fo
   const std::vector<NodeId> other = kernel_of(b);
   for (const auto& nodes : {both, other})
     if (nodes.size() >= static_cast<size_t>(rule.region.max_ops))
-      return fmt::format(
-          "the layer has {} nodes, as many as the rule allows (its parameter max_ops)",
-          nodes.size());
+      return {true, fmt::format(
+                        "the layer has {} nodes, as many as the rule allows (its parameter max_ops)",
+                        nodes.size())};
   both.push_back(b);
   if (const size_t read = tensors_read(g, both);
       read > static_cast<size_t>(rule.region.max_inputs))
-    return fmt::format(
-        "the layer would read {} tensors; the rule allows {} (its parameter max_inputs)", read,
-        rule.region.max_inputs);
+    return {true,
+            fmt::format(
+                "the layer would read {} tensors; the rule allows {} (its parameter max_inputs)",
+                read, rule.region.max_inputs)};
   both.insert(both.end(), other.begin(), other.end());
   if (both.size() > static_cast<size_t>(rule.region.max_ops))
-    return fmt::format("one layer would have {} nodes; the rule allows {} (its parameter max_ops)",
-                       both.size() - 1, rule.region.max_ops);
-  return "one kernel for both would wait for its own result: a path leaves it and comes back";
+    return {true,
+            fmt::format("one layer would have {} nodes; the rule allows {} (its parameter max_ops)",
+                        both.size() - 1, rule.region.max_ops)};
+  return {false,
+          "one kernel for both would wait for its own result: a path leaves it and comes back"};
 }
 
 }  // namespace
@@ -133,7 +136,11 @@ std::optional<Found> Attempts::region(const Rule& rule, const Graph& g, const Su
       if (!said) said = r.trace.refused_at(n);
       std::string why = r.edges ? r.edges(e.from, e.value, e.to) : said ? said->why : std::string();
       if (!r.edges && !said && !of_rule(other)) why = fmt::format("it is no {}", words_of(spec));
-      if (why.empty()) why = ended(g, rule, r.matches, n, other);
+      if (why.empty()) {
+        const auto [limit, text] = ended(g, rule, r.matches, n, other);
+        f.rejection.of_tail |= limit;
+        why = text;
+      }
       // What no such kernel could hold is no obstacle of this rule's.
       if (reason(other, why) && of_rule(other)) f.rejection.matched_nodes = 1;
     }

@@ -82,7 +82,7 @@ std::optional<Proposal> edit(const Considered& c) {
     return say(Kind::edit, "do not read that value in the nested graph",
                "such a value has to be in memory");
   if (r.id == "D2")
-    return say(Kind::edit, "make that value no output of the model",
+    return say(Kind::edit, "remove that value from the outputs of the model",
                "such a value has to be in memory");
   if (!r.hint.empty()) return say(Kind::edit, r.hint);
   if (r.id == "D3" || r.id == "D7" || r.id == "D8" || r.id == "D9")
