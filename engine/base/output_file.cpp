@@ -12,6 +12,13 @@
 
 namespace ferrule {
 
+Status replaceable(const std::string& path) {
+  struct stat is;
+  if (::stat(path.c_str(), &is) == 0 && !S_ISREG(is.st_mode))
+    return error(Code::file_not_written, "", escape(path), "it is not a regular file");
+  return {};
+}
+
 OutputFile::~OutputFile() {
   if (fd_ >= 0) ::close(fd_);
   if (open_) ::unlink(temporary_.c_str());
@@ -42,6 +49,7 @@ Status OutputFile::write(const void* data, size_t n) {
 Status OutputFile::commit(bool force) {
   if (::fsync(fd_) != 0) return failed();
   if (force) {
+    FERRULE_TRY(replaceable(path_));
     if (::rename(temporary_.c_str(), path_.c_str()) != 0) return failed();
     open_ = false;
     return {};

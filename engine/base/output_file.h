@@ -6,6 +6,10 @@
 
 namespace ferrule {
 
+/// Whether a file that is to be replaced is one: no device, pipe or folder.  errors:
+/// file_not_written.
+Status replaceable(const std::string& path);
+
 /// A file written under another name beside `path`, renamed when complete, removed when not.
 /// errors: file_not_written.
 class OutputFile {

@@ -223,8 +223,8 @@ Accept accepts_strided(const Graph& g, const Node& n, int slot, std::optional<Sl
   const std::string contract = contract_of(n, ops);
   auto facts = target.contracts.find(contract);
   auto refuse = [&](std::string_view what) {
-    return no(fmt::format("{} \"{}\" takes no slices{}{}", contract, escape(n.name),
-                          what.empty() ? "" : ": ", what));
+    return no(fmt::format("the {} kernel of \"{}\" reads and writes whole tensors only{}{}",
+                          contract, escape(n.name), what.empty() ? "" : ": ", what));
   };
   if (facts == target.contracts.end() || facts->second.strided.empty()) return refuse("");
   const auto has = [&](std::string_view what) {
@@ -232,9 +232,9 @@ Accept accepts_strided(const Graph& g, const Node& n, int slot, std::optional<Sl
            facts->second.strided.end();
   };
   if (has("any")) return yes();
-  if (slot > 0) return refuse("only its first operand may be one");
+  if (slot > 0) return refuse("only its first operand may be a slice");
   for (size_t k = 1; k < n.inputs.size(); ++k)
-    if (n.inputs[k] && !g.constant(n.inputs[k])) return refuse("it reads two tensors");
+    if (n.inputs[k] && !g.constant(n.inputs[k])) return refuse("it reads two tensors that are not constant");
   const Graph& body = n.body ? *n.body : g;
   std::vector<NodeId> nodes = n.body ? body.order() : std::vector<NodeId>{};
   NodeId anchor;
@@ -242,22 +242,22 @@ Accept accepts_strided(const Graph& g, const Node& n, int slot, std::optional<Sl
     if (!anchor && contract_of(body.node(id), ops) == contract) anchor = id;
   const Node& a = anchor ? body.node(anchor) : n;
   if (n.body && (!anchor || body.inputs().empty() || a.inputs[0] != body.inputs()[0]))
-    return refuse("its anchor does not come first");
-  if (body.value(a.inputs[0]).type.dtype != DType::f32) return refuse("only of f32");
+    return refuse("its main operator is not the first one");
+  if (body.value(a.inputs[0]).type.dtype != DType::f32) return refuse("slices must be f32");
   if (contract == "gemm") {
     if (form.value_or(SliceForm::rows) != SliceForm::rows || !has("rows"))
-      return refuse("its rows must lie at one distance");
+      return refuse("the rows of a slice must have one constant stride");
     if (a.attrs.i("transA") || !body.constant(a.inputs[1]) ||
         body.value(a.inputs[1]).type.rank() != 2)
-      return refuse("only rows times constants");
+      return refuse("it must multiply rows by a constant matrix");
     return yes();
   }
   const std::string kind = window_kind(body, a);
   if (form.value_or(SliceForm::pixels) != SliceForm::pixels)
-    return refuse("its pixels must lie at one distance");
-  if (kind.empty() || !has(kind)) return refuse("a window of this kind");
+    return refuse("the pixels of a slice must have one constant stride");
+  if (kind.empty() || !has(kind)) return refuse("the library has no fast kernel for a slice with such a window");
   if (kind != "1x1" && anchor && !simple_tail(body, nodes, anchor, facts->second, ops))
-    return refuse("with this tail");
+    return refuse("not with this epilogue");
   return yes();
 }
 

@@ -77,7 +77,7 @@ class Tail {
       if (ctx_.explain)
         r.why = v.uses.empty()
                     ? value_text(g_, result_) + " is read by no node"
-                    : fmt::format("found {} behind {} where the rule takes {}",
+                    : fmt::format("found {} after {} where the rule takes {}",
                                   node_text(g_, v.uses[0].node), value_text(g_, result_), wanted());
     }
     return r;
@@ -131,11 +131,11 @@ class Tail {
       refuse(ended, *refused_);
     else if (ended)
       text(ended, "structure",
-           fmt::format("found {} behind {} where the rule takes {}", node_text(g_, ended),
+           fmt::format("found {} after {} where the rule takes {}", node_text(g_, ended),
                        node_text(g_, nodes_.empty() ? m_.nodes.back() : nodes_.back()), wanted()));
     for (size_t k = valid.empty() ? 0 : valid.back(); k < nodes_.size(); ++k)
       text(nodes_[k], "D1",
-           fmt::format("with it, {} values would leave the layer instead of one: {}", open_.size(),
+           fmt::format("{} values would leave the layer instead of one: {}", open_.size(),
                        open_values()));
     for (const auto& [v, _] : open_)
       for (const Use& u : g_.value(v).uses) {
@@ -146,7 +146,7 @@ class Tail {
           text(u.node, "D2", needed(g_.value(blocked_), blocked_));
         else if (nodes_.size() >= static_cast<size_t>(spec_.max_ops))
           text(u.node, "structure",
-               fmt::format("the layer has its {} node{} behind the first already", spec_.max_ops,
+               fmt::format("the layer already has {} node{} after the first, as many as the rule takes", spec_.max_ops,
                            spec_.max_ops == 1 ? "" : "s"));
         else if (ended)
           text(u.node, "D1",
@@ -215,10 +215,13 @@ class Tail {
     for (ValueId v : operands)
       if (std::ranges::find(read_, v) == read_.end() && !single(v)) ++read;
     if (read > static_cast<size_t>(spec_.max_inputs)) {
-      if (!refused_)
+      if (!refused_) {
         refused_ = structure(
-            c, fmt::format("the operators behind it would read {} more tensors, {} are allowed",
+            c, fmt::format("the operators after it would read {} more tensors than it does; the "
+                           "rule allows {} (its parameter max_inputs)",
                            read, spec_.max_inputs));
+        refused_->of_tail = true;
+      }
       return false;
     }
     return conditions(c, operands);
@@ -237,8 +240,10 @@ class Tail {
   /// The candidate's result has another shape than the anchor's, or perhaps has.
   Rejection shapes(NodeId c, ValueId y) const {
     const Type &have = g_.value(y).type, &want = g_.value(result_).type;
-    Rejection r = structure(c, fmt::format("{} is {}, {} is {}", value_text(g_, y), str(have),
-                                           value_text(g_, result_), str(want)));
+    Rejection r = structure(
+        c, fmt::format("{} is {}, but {} is {}: what is fused after it must keep the shape",
+                       value_text(g_, y), str(have), value_text(g_, result_), str(want)));
+    r.of_tail = true;
     bool differ = have.shape && want.shape && have.shape->size() != want.shape->size();
     for (size_t k = 0; !differ && have.shape && want.shape && k < have.shape->size(); ++k)
       differ = equal((*have.shape)[k], (*want.shape)[k]) == Truth::no;

@@ -170,6 +170,7 @@ class Merges {
     for (size_t c : bucket) by_key[*candidates_[c].key].push_back(c);
     if (misses_) explain_keys(bucket, by_key);
     for (auto& [_, list] : by_key)
+      if (list.size() >= static_cast<size_t>(spec_.min))
       for (size_t from = 0; from < list.size();) {
         const PendingMatch& c = candidates_[list[from]];
         if (c.taken || c.tries >= kTries || !grow(over, std::span(list).subspan(from))) ++from;
@@ -312,6 +313,7 @@ class Merges {
     if (const size_t quote = text.find('\''); quote != text.npos)
       return text.substr(quote + 1, text.find('\'', quote + 1) - quote - 1);
     text = text.substr(0, text.find('('));
+    if (text == "resolved_pads") return "pads";
     std::ranges::replace(text, '_', ' ');
     return text == "dtype" ? "element type" : text;
   }
@@ -321,17 +323,19 @@ class Merges {
       const PendingMatch& c = candidates_[bucket[k]];
       if (by_key.at(*c.key).size() >= static_cast<size_t>(spec_.min)) continue;
       const PendingMatch& other = candidates_[bucket[k ? k - 1 : 1]];
-      for (size_t e = 0; e < spec_.keys.size(); ++e) {
-        const std::string mine = str(evaluate(*spec_.keys[e].expr, eval_of(c.match)), g_);
-        const std::string theirs = str(evaluate(*spec_.keys[e].expr, eval_of(other.match)), g_);
-        if (mine == theirs) continue;
-        miss(c.match.root, "key", [&] {
-          return fmt::format("siblings must agree in {}: it is {} of {}, {} of {}",
-                             key_words(spec_.keys[e].text), mine, node_text(g_, c.match.root),
-                             theirs, node_text(g_, other.match.root));
-        });
-        break;
+      std::string differ;
+      for (const auto& key : spec_.keys) {
+        const std::string mine = str(evaluate(*key.expr, eval_of(c.match)), g_);
+        const std::string theirs = str(evaluate(*key.expr, eval_of(other.match)), g_);
+        if (mine != theirs)
+          differ += fmt::format("{}{} ({} and {})", differ.empty() ? "" : ", ",
+                                key_words(key.text), mine, theirs);
       }
+      if (!differ.empty())
+        miss(c.match.root, "key", [&] {
+          return fmt::format("{} and {} differ in {}", node_text(g_, c.match.root),
+                             node_text(g_, other.match.root), differ);
+        });
     }
   }
 
@@ -341,7 +345,7 @@ class Merges {
       if (!c.taken && !refused_.contains(c.match.root))
         miss(c.match.root, "structure", [&] {
           const std::vector<ValueId> over = shared(c.match);
-          return fmt::format("{} has no sibling: nothing else of its kind reads {}",
+          return fmt::format("{} has no sibling: no other node of its kind reads {}",
                              node_text(g_, c.match.root),
                              over.empty() ? "what it reads" : value_text(g_, over[0]));
         });

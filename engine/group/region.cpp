@@ -76,7 +76,7 @@ class Regions {
                          str(g_.value(g_.output(to)).type));
     if (value.is_output)
       return value_text(g_, v) +
-             " is an output of the model: it has to be written to memory all the same";
+             " is an output of the model, so it has to be written to memory";
     for (const Use& u : value.uses) {
       if (u.slot == Use::kCapture)
         return value_text(g_, v) + " is read by a nested graph of " + node_text(g_, u.node);
@@ -423,7 +423,7 @@ class Regions {
     if (nodes.size() < static_cast<size_t>(std::max(spec_.min_ops, 1)))
       return miss(
           nodes[0], "structure",
-          fmt::format("there {} of its kind here, and the rule wants at least {}",
+          fmt::format("there {} of its kind here; the rule needs at least {}",
                       nodes.size() == 1 ? "is one node" : fmt::format("are {} nodes", nodes.size()),
                       spec_.min_ops));
     if (nodes.size() == 1 && g_.node(nodes[0]).body) return;
@@ -440,7 +440,7 @@ class Regions {
     if (m.outputs.empty()) return;
     if (!spec_.multi_output && m.outputs.size() > 1)
       return miss(m.root, "structure",
-                  fmt::format("{} values leave, the rule wants one", m.outputs.size()));
+                  fmt::format("{} values leave the region; the rule allows one", m.outputs.size()));
     Judgement j = judge(rule_, rule_.where, m, ctx_, [&] { return accept(m); });
     m.let = std::move(j.let);
     if (auto& r = j.refused) {

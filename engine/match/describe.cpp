@@ -51,7 +51,9 @@ namespace {
 
 std::string element_text(const Tensor& t) {
   if (t.numel() != 1 || t.dtype() == DType::string) return fmt::format("{} elements", t.numel());
-  return is_float(t.dtype()) ? fmt::format("{}", t.at_f64(0)) : std::to_string(t.at_i64(0));
+  if (!is_float(t.dtype())) return std::to_string(t.at_i64(0));
+  return t.dtype() == DType::f64 ? fmt::format("{}", t.at_f64(0))
+                                 : fmt::format("{}", static_cast<float>(t.at_f64(0)));
 }
 
 std::string found_text(const Graph& g, ValueId v) {
@@ -99,8 +101,8 @@ std::string attribute_text(const Graph& g, const Matcher::Failure& f, const Sema
   for (const AttrPattern& a : f.expr->attrs)
     if (a.name == f.name)
       text += a.kind == AttrPattern::Kind::literal
-                  ? fmt::format(", the rule wants {}", str(a.literal))
-                  : std::string(", the rule wants the value that it has elsewhere");
+                  ? fmt::format("; the rule needs {}", str(a.literal))
+                  : std::string(", which differs from the value elsewhere in the pattern");
   return text;
 }
 
@@ -137,10 +139,10 @@ void Matcher::describe(Rejection& r) const {
   std::string v = f.value ? value_text(g_, f.value) : "";
   switch (f.kind) {
     case K::none:
-      r.why = "the nodes do not lie as the rule wants them";
+      r.why = "the nodes are not connected as in the rule's pattern";
       break;
     case K::op:
-      r.why = fmt::format("found {} where the rule wants {}",
+      r.why = fmt::format("found {} where the rule needs {}",
                           f.node ? node_text(g_, f.node) : found_text(g_, f.value),
                           f.expr ? head_words(*f.expr) : "another operator");
       break;
@@ -148,10 +150,10 @@ void Matcher::describe(Rejection& r) const {
       r.why = fmt::format("{} has no operand {}", node_text(g_, f.node), f.expr->name);
       break;
     case K::constant:
-      r.why = fmt::format("found {} where the rule wants a constant", found_text(g_, f.value));
+      r.why = fmt::format("found {} where the rule needs a constant", found_text(g_, f.value));
       break;
     case K::number:
-      r.why = fmt::format("{} is {}, the rule wants {}{}", v,
+      r.why = fmt::format("{} is {}; the rule needs {}{}", v,
                           g_.constant(f.value) ? element_text(*g_.constant(f.value)) : "?",
                           f.expr->near ? "about " : "", f.expr->number);
       break;
@@ -164,11 +166,11 @@ void Matcher::describe(Rejection& r) const {
                           name(g_.value(f.value).type.dtype));
       break;
     case K::extra_input:
-      r.why = fmt::format("{} also reads {}, an operand that the rule has no place for",
+      r.why = fmt::format("{} also reads {}, an operand that the rule does not take",
                           node_text(g_, f.node), v);
       break;
     case K::missing_input:
-      r.why = node_text(g_, f.node) + " has fewer operands than the rule wants";
+      r.why = node_text(g_, f.node) + " has fewer operands than the rule needs";
       break;
     case K::attribute:
       r.why = attribute_text(g_, f, ctx_.ops, true);
@@ -177,15 +179,15 @@ void Matcher::describe(Rejection& r) const {
       r.why = attribute_text(g_, f, ctx_.ops, false);
       break;
     case K::extra_output:
-      r.why = fmt::format("result {} of {} is used, which the rule has no place for", v,
+      r.why = fmt::format("output {} of {} is used; the rule takes the node only without it", v,
                           node_text(g_, f.node));
       break;
     case K::other_value:
-      r.why = fmt::format("found {} where the rule wants the value that it has elsewhere as {}",
+      r.why = fmt::format("found {} where the rule needs the same value as elsewhere ({})",
                           found_text(g_, f.value), f.expr->name);
       break;
     case K::shape:
-      r.why = fmt::format("{} is {}, the rule wants {}", v, str(g_.value(f.value).type),
+      r.why = fmt::format("{} is {}; the rule needs {}", v, str(g_.value(f.value).type),
                           dims_text(*f.expr->shape));
       break;
     case K::unknown_shape:

@@ -280,8 +280,11 @@ int Matcher::looseness(const PatternExpr& e) const {
       return 0;
     case Kind::call:
       return e.optional ? 5 : 1;
-    case Kind::alternatives:
-      return 4;
+    case Kind::alternatives:  // of calls alone: they say what stands there
+      return std::ranges::all_of(e.choices,
+                                 [&](const auto& c) { return looseness(*c.second) <= 1; })
+                 ? 1
+                 : 4;
     default:
       break;
   }

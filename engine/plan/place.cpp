@@ -132,6 +132,14 @@ class Places {
     return false;
   }
 
+  std::string other_layout(ValueId v, ValueId whole) const {
+    auto order = [&](ValueId x) {
+      return layouts()[x] == Layout::channels_last ? "channels last (NHWC)" : "as ONNX does (NCHW)";
+    };
+    return fmt::format("{} is stored {}, {} {}", value_text(g_, v), order(v), value_text(g_, whole),
+                       order(whole));
+  }
+
   /// Whose memory may be a part of another one's at all.
   std::string no_slice(NodeId root, ValueId v, ValueId whole, bool writes) const {
     const Value &part = g_.value(v), &all = g_.value(whole);
@@ -145,11 +153,11 @@ class Places {
     if (slices().contains(v)) return name + " is a part of something else already";
     if (wholes_.contains(v)) return "parts of " + name + " are read where they lie";
     if (layouts()[v] != layouts()[whole])
-      return name + " lies in another layout than " + value_text(g_, whole);
+      return other_layout(v, whole);
     for (size_t reads = 0; const Use& u : part.uses) {
       if (u.slot == Use::kCapture) return name + " is used by a nested graph";
       if (u.node == root && layouts().copy_for(v, u))
-        return name + " lies in another layout than " + value_text(g_, whole);
+        return name + " has to be copied into another layout first";
       if (writes && u.node == root && ++reads > 1) return name + " is read twice";
     }
     if (!writes) return all.constant ? value_text(g_, whole) + " is a constant" : "";
@@ -184,11 +192,11 @@ class Places {
       r->why =
           at->dense
               ? fmt::format(
-                    "{} would begin {} bytes behind the start of {}, which is no multiple "
-                    "of the {} bytes that the kernels of {} want ({})",
+                    "{} would begin {} bytes after the start of {}, which is not a multiple "
+                    "of the {} bytes that the kernels of {} need ({})",
                     value_text(g_, v), begins, value_text(g_, whole), ctx_.target->alignment,
                     ctx_.target->name, r->why)
-              : fmt::format("{} would be a part of a larger tensor: {}", value_text(g_, v), r->why);
+              : fmt::format("{} would be a slice of a larger tensor: {}", value_text(g_, v), r->why);
     }
     r->rule = &rule_;
     r->root = root;

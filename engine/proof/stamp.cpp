@@ -60,6 +60,39 @@ std::string operators_of(std::string_view text, const Semantics& ops) {
   return out;
 }
 
+/// The rule without its words for readers, and on: a message that is put better needs no proof.
+Rule wordless(Rule r) {
+  r.enabled = true;
+  r.doc.clear(), r.source.clear();
+  for (auto* where : {&r.where, &r.region.where})
+    for (Condition& c : *where) c.why.clear(), c.hint.clear();
+  return r;
+}
+
+/// A contract's file without them: comments, the lines of doc and source, and what stands quoted
+/// behind `why:` and `hint:`.
+std::string wordless(std::string_view text) {
+  std::string out;
+  for (size_t from = 0; from < text.size();) {
+    const size_t to = std::min(text.find('\n', from), text.size());
+    const std::string_view line = text.substr(from, to - from);
+    from = to + 1;
+    const size_t begin = std::min(line.find_first_not_of(' '), line.size());
+    const std::string_view words = line.substr(begin);
+    if (words.starts_with('#') || words.starts_with("doc:") || words.starts_with("source:"))
+      continue;
+    std::string kept(line);
+    for (std::string_view key : {"why: \"", "hint: \""})
+      for (size_t at = 0; (at = kept.find(key, at)) != std::string::npos; at += key.size()) {
+        size_t end = at + key.size();
+        while (end < kept.size() && kept[end] != '"') end += kept[end] == '\\' ? 2 : 1;
+        kept.erase(at + key.size(), std::min(end, kept.size()) - at - key.size());
+      }
+    out += kept + "\n";
+  }
+  return out;
+}
+
 /// Through a file beside it, so that no reader ever sees half of it. "" or why not.
 std::string write_whole(const fs::path& path, std::string_view text) {
   fs::path part = path;
@@ -137,14 +170,11 @@ Verdict prove(const Rule& rule, ProofContext ctx, std::vector<std::string>& note
 }  // namespace
 
 std::string proof_stamp(const Rule& rule, const Semantics& ops) {
-  // The rule as loaded too: its patterns may use blocks of another file. Being off is no part of
-  // it.
-  Rule on = rule;
-  on.enabled = true;
-  std::string loaded = print_rule(on);
-  if (rule.kernel) loaded += rule.kernel->text;
-  std::string all = fmt::format("{}\n{}\n{}{}{}{}{}", kProver, FERRULE_VERSION, rule.text, '\0',
-                                loaded, '\0', operators_of(loaded, ops));
+  // As loaded, not as written: its patterns may use blocks of another file.
+  std::string loaded = print_rule(wordless(rule));
+  if (rule.kernel) loaded += wordless(rule.kernel->text);
+  const std::string all = fmt::format("{}\n{}\n{}{}{}", kProver, FERRULE_VERSION, loaded, '\0',
+                                      operators_of(loaded, ops));
   XXH128_hash_t h = XXH3_128bits(all.data(), all.size());
   return fmt::format("{:016x}{:016x}", h.high64, h.low64);
 }

@@ -575,7 +575,9 @@ std::string str(const Val& v, const Graph& g) {
   if (is_absent(v)) return "absent";
   if (auto b = get<bool>(v)) return *b ? "true" : "false";
   if (auto i = get<int64_t>(v)) return std::to_string(*i);
-  if (auto d = get<double>(v)) return fmt::format("{:.9g}", *d);
+  if (auto d = get<double>(v))  // a number of f32 as it was written: 1.3, not 1.29999995
+    return static_cast<float>(*d) == *d ? fmt::format("{}", static_cast<float>(*d))
+                                        : fmt::format("{:.9g}", *d);
   if (auto s = get<std::string>(v)) return escape(*s);
   if (auto d = get<Dim>(v)) return d->str();
   if (auto t = get<DType>(v)) return std::string(name(*t));

@@ -49,9 +49,9 @@ Condition off_condition(const std::string& why, const Override& e, ConditionScop
 
 bool grows(const Rule& r) { return !r.region.ops.empty() || !r.region.classes.empty(); }
 
-/// "r off for /layer1/*: accuracy (override.yaml:4)"
-std::string sentence(const std::string& rule, std::string_view what, const Override& e) {
-  return fmt::format("{} {}{}{} ({})", rule, what, e.scope_text(),
+/// "switched off for /layer1/*: accuracy (override.yaml:4)"
+std::string sentence(std::string_view subject, std::string_view what, const Override& e) {
+  return fmt::format("{} {}{}{} ({})", subject, what, e.scope_text(),
                      e.reason.empty() ? "" : ": " + e.reason, e.place());
 }
 
@@ -260,7 +260,7 @@ class Apply {
       } else if (!asked) {
         base = *e.on;
         scoped.clear();
-        r.off = base ? "" : sentence(r.id, "off", e);
+        r.off = base ? "" : sentence("switched", "off", e);
       }
     }
     auto later_on = [](const std::vector<const Override*>& all, size_t from, const Graph& g,
@@ -279,7 +279,7 @@ class Apply {
     for (const Override& e : *own) all.push_back(&e);
     for (size_t k = 0; k < all.size(); ++k) {
       if (*all[k]->on) continue;
-      add_off(r, off_condition(sentence(r.id, "off", *all[k]), *all[k],
+      add_off(r, off_condition(sentence("switched", "off", *all[k]), *all[k],
                                [=, e = all[k]](const Graph& g, const Match& m) {
                                  return own && e->covers(g, m) && !later_on(all, k + 1, g, m);
                                }));

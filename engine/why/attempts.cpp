@@ -51,6 +51,21 @@ std::vector<NodeId> touched(const Graph& g, const Rejection& r, const MatchTrace
   return out;
 }
 
+/// Operands of a node that is the right one but for an attribute, an operand or a result: those
+/// that the pattern would have taken next.
+void would_take(const Graph& g, const Rule& rule, const MatchTrace& t, const Semantics& ops,
+                std::vector<NodeId>& out) {
+  if (!t.failed || t.failed->kind != PatternExpr::Kind::call || !t.node) return;
+  const Node& n = g.node(t.node);
+  if (!has_head(n, t.failed->ops, t.failed->classes, ops)) return;
+  for (ValueId v : n.inputs)
+    if (const NodeId from = v ? g.value(v).producer : NodeId())
+      if (std::ranges::any_of(t.failed->args, [&](const auto& arg) {
+            return may_be(rule, *arg, g.node(from), ops);
+          }))
+        out.push_back(from);
+}
+
 bool better(const std::optional<Found>& a, const Found& b) {
   if (!a) return true;
   if (a->failures != b.failures) return b.failures < a->failures;
@@ -143,6 +158,23 @@ const std::vector<NodeId>& OriginIndex::of(const std::string& name) const {
   static const std::vector<NodeId> kNone;
   auto it = nodes_.find(name);
   return it == nodes_.end() ? kNone : it->second;
+}
+
+bool may_be(const Rule& rule, const PatternExpr& e, const Node& n, const Semantics& ops) {
+  auto inner = [&](const PatternExpr& x) { return may_be(rule, x, n, ops); };
+  switch (e.kind) {
+    case PatternExpr::Kind::call:
+      return has_head(n, e.ops, e.classes, ops) ||
+             (e.optional && !e.args.empty() && inner(*e.args[0]));
+    case PatternExpr::Kind::alternatives:
+      return std::ranges::any_of(e.choices, [&](const auto& c) { return inner(*c.second); });
+    case PatternExpr::Kind::reference:
+      return std::ranges::any_of(rule.match.lines, [&](const PatternLine& l) {
+        return contains(l.results, e.name) && inner(*l.expr);
+      });
+    default:
+      return false;
+  }
 }
 
 int pattern_nodes(const Rule& rule) {
@@ -263,6 +295,7 @@ std::optional<Found> Attempts::try_root(const Rule& rule, const Graph& g, NodeId
   std::vector<NodeId> seen = touched(g, f.rejection, f.trace);
   if (f.rejection.stage == Rejection::Stage::structure) f.path = path_to(g, f, o_.knowledge->ops);
   seen.insert(seen.end(), f.path.begin(), f.path.end());
+  would_take(g, rule, f.trace, o_.knowledge->ops, seen);
   if (!all_meet(subjects, seen)) return std::nullopt;
   f.failures = failures(rule, f.rejection, f.trace);
   f.others = static_cast<int>(std::ranges::count_if(inside, [&](NodeId n) {
@@ -290,13 +323,13 @@ Found Attempts::far(const Rule& rule, const Graph& g, const std::vector<NodeId>&
     if (k > 0 && could_start(n)) {
       for (size_t i = k; i != 0; i = seen[i].second) f.path.push_back(seen[i].first);
       f.rejection.why = fmt::format(
-          "the nearest node in front of it where the rule could start is {}", node_text(g, n));
+          "the nearest node before it where the rule could start is {}", node_text(g, n));
       return f;
     }
     for (ValueId v : g.node(n).inputs)
       if (v && g.value(v).producer) seen.emplace_back(g.value(v).producer, k);
   }
-  f.rejection.why = fmt::format("neither {} nor a node near it is one where the rule could start",
+  f.rejection.why = fmt::format("the rule can start neither at {} nor at a node near it",
                                 node_text(g, f.root));
   return f;
 }

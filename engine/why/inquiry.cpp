@@ -38,27 +38,15 @@ bool takes_as_anchor(const Rule& rule, const Node& n, const Semantics& ops) {
   return !(rule.region.ops.empty() && rule.region.classes.empty()) &&
          calls(*rule.match.root().expr, n, ops);
 }
-/// Whether the pattern's expression may be such a node, what is optional left out.
-bool may_be(const Rule& rule, const PatternExpr& e, const Node& n, const Semantics& ops) {
-  auto inner = [&](const PatternExpr& x) { return may_be(rule, x, n, ops); };
-  switch (e.kind) {
-    case PatternExpr::Kind::call:
-      return has_head(n, e.ops, e.classes, ops) ||
-             (e.optional && !e.args.empty() && inner(*e.args[0]));
-    case PatternExpr::Kind::alternatives:
-      return std::ranges::any_of(e.choices, [&](const auto& c) { return inner(*c.second); });
-    case PatternExpr::Kind::reference:
-      return std::ranges::any_of(rule.match.lines, [&](const PatternLine& l) {
-        return contains(l.results, e.name) && inner(*l.expr);
-      });
-    default:
-      return false;
-  }
-}
 /// Right in front of the pattern's last node.
 bool takes_inside(const Rule& rule, const Node& n, const Semantics& ops) {
   return std::ranges::any_of(rule.match.root().expr->args,
                              [&](const auto& a) { return may_be(rule, *a, n, ops); });
+}
+/// The operators of the pattern's last line.
+std::string root_words(const Rule& rule) {
+  const PatternExpr& root = *rule.match.root().expr;
+  return root.kind == PatternExpr::Kind::call ? head_words(root) : "";
 }
 std::string step_text(const Step& s, size_t k) {
   return fmt::format("step {} ({}): {}", k + 1, s.rule.empty() ? "constant folding" : s.rule,
@@ -290,8 +278,8 @@ std::string Inquiry::State::otherwise(const std::vector<std::string>& names,
         "{} ({}) {}", escape(n), op == ops.end() ? "" : escape(op->second),
         by == "interpret"
             ? "has no kernel and no formula of which one could be generated: it is "
-              "interpreted, as a layer of its own"
-            : fmt::format("is a layer of its own ({}), which no rule fuses with them", by)));
+              "interpreted, as a separate layer"
+            : fmt::format("is a separate layer ({}), which no rule fuses with them", by)));
   }
   if (!apart.empty()) return joined(apart, 2);
   auto with_op = [&](const std::string& n) {
@@ -323,8 +311,29 @@ std::string Inquiry::State::otherwise(const std::vector<std::string>& names,
   for (ValueId v : o.model->node(id).outputs)
     if (v)
       for (const Use& u : o.model->value(v).uses) add(u.node);
-  if (beside.empty()) return "it reads and feeds nothing else that is computed";
-  return "no rule fuses it with its neighbours: " + ferrule::joined(beside, {}, ", ", " or ");
+  if (beside.empty()) return "nothing that is computed comes before or after it";
+  return "no rule fuses it with its neighbours " + ferrule::joined(beside, {}, ", ", " or ");
+}
+
+std::string Inquiry::State::not_for(const Rule& rule, const std::vector<std::string>& asked) const {
+  std::string what;
+  if (rule.match.lines.empty())
+    what = "joins " + words_of(rule.region);
+  else if (const PatternExpr& root = *rule.match.root().expr;
+           root.kind == PatternExpr::Kind::call && rule.region.ops.empty() &&
+           rule.region.classes.empty())
+    what = "ends in " + head_words(root);
+  else if (!rule.region.ops.empty() || !rule.region.classes.empty())
+    what = "takes " + words_of(rule.region) + " after " +
+           (root_words(rule).empty() ? "its anchor" : root_words(rule));
+  std::string nodes;
+  for (const std::string& n : asked) {
+    auto op = ops.find(n);
+    nodes += (nodes.empty() ? "" : ", ") + escape(n) +
+             (op == ops.end() ? "" : fmt::format(" is {}", escape(op->second)));
+  }
+  return fmt::format("{} is not for them: it {}; {}", rule.id,
+                     what.empty() ? "has another pattern" : what, nodes);
 }
 
 bool Inquiry::State::interpreted(const std::string& name) const {
@@ -365,8 +374,8 @@ std::string reason(const Considered& c) {
           c.unlocks.empty() || c.unlocks[0].because.empty() ? "" : ": " + c.unlocks[0].because);
     case Considered::State::lost:
       return c.lost_rule == id
-                 ? fmt::format("{} fired elsewhere first: {}", id, c.lost_to)
-                 : fmt::format("{} fits, but {} was first: {}", id,
+                 ? fmt::format("{} fired first on other nodes: {}", id, c.lost_to)
+                 : fmt::format("{} matches, but {} was first: {}", id,
                                c.lost_rule.empty() ? "folding" : c.lost_rule, c.lost_to);
     case Considered::State::refused:
       break;
@@ -546,6 +555,19 @@ Result<const Rule*> Inquiry::State::rule(std::string_view id) const {
   return e;
 }
 
+/// A larger operator that is written out, all of it, but for a number: it was meant to be that, and
+/// rules that would take it do not see it.
+static void meant(std::vector<Draft>& all, const Semantics& ops) {
+  constexpr int kSure = 4;  // nodes that are as the pattern has them
+  int64_t bytes = 0;
+  for (const Draft& c : all) bytes = std::max(bytes, c.c.bytes);
+  for (Draft& c : all)
+    if (c.c.state == Considered::State::refused && recognises(*c.c.rule) && value_missed(c, ops) &&
+        c.c.matched_nodes >= kSure)
+      c.worth = std::max(c.worth, 0.75 * static_cast<double>(bytes));
+  std::ranges::stable_sort(all, leads);
+}
+
 Result<NodeAnswer> Inquiry::node(std::string_view asked, std::string_view rule, int tries) {
   State& s = *state_;
   FERRULE_ASSIGN(std::string name, resolve(asked));
@@ -558,6 +580,7 @@ Result<NodeAnswer> Inquiry::node(std::string_view asked, std::string_view rule, 
   const std::vector<std::string> names{name};
   Trials trials(s.o, s.sizes, tries);
   std::vector<Draft> all = s.candidates(names, only);
+  meant(all, s.o.knowledge->ops);
   if (all.empty() && !only) all = s.not_removed(names, 0);
   if (all.empty() && only && out.outcome.kind == Outcome::Kind::layer) all = s.far(*only, name);
   std::vector<std::string> around = names;

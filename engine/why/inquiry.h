@@ -35,6 +35,8 @@ struct Inquiry::State {
   /// Of a node, or of two: that no rule is for them.
   std::string otherwise(const std::vector<std::string>& names,
                         const std::vector<std::string>& between = {}) const;
+  /// Of a rule that has nothing to do with the nodes: what it takes.
+  std::string not_for(const Rule& rule, const std::vector<std::string>& names) const;
   /// "conv_activation (pointwise operators), conv_pool (MaxPool or AveragePool)": the rules that
   /// take something behind such a node, and what; empty: there is none.
   std::string takers(const std::string& name) const;

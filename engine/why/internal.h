@@ -81,6 +81,8 @@ int failures(const Rule& rule, const Rejection& r, const MatchTrace& t);
 std::vector<NodeId> path_to(const Graph& g, const Found& f, const Semantics& ops);
 /// Contracts whose kernels are built around one operator that computes more than it moves.
 bool anchored(std::string_view contract);
+/// Whether the pattern's expression may be such a node, what is optional left out.
+bool may_be(const Rule& rule, const PatternExpr& e, const Node& n, const Semantics& ops);
 /// Calls of the pattern that a match cannot do without.
 int pattern_nodes(const Rule& rule);
 /// Names of the model's nodes that these stand for, each once.

@@ -33,18 +33,48 @@ std::vector<Edge> edges_of(const Graph& g, NodeId n) {
   return out;
 }
 
-/// Why two nodes that could share a kernel do not.
-std::string ended(const Rule& rule, const std::vector<Match>& found, NodeId a, NodeId b) {
-  for (const Match& m : found)
-    if (contains(m.nodes, a) || contains(m.nodes, b))
-      if (m.nodes.size() >= static_cast<size_t>(rule.region.max_ops))
-        return fmt::format(
-            "the layer has {} nodes, as many as the rule takes (its parameter max_ops)",
-            m.nodes.size());
-  return fmt::format(
-      "one kernel for both would wait for itself (a path leaves it and comes back), or would read "
-      "more than {} tensors (the rule's parameter max_inputs)",
-      rule.region.max_inputs);
+/// What nodes read from outside, single numbers aside.
+size_t tensors_read(const Graph& g, const std::vector<NodeId>& nodes) {
+  std::set<ValueId> read;
+  for (NodeId n : nodes)
+    for (ValueId v : g.node(n).inputs) {
+      if (!v || (g.value(v).producer && contains(nodes, g.value(v).producer))) continue;
+      const Tensor* constant = g.constant(v);
+      if (!constant || constant->numel() != 1) read.insert(v);
+    }
+  return read.size();
+}
+
+/// Why two nodes that could share a kernel do not, and whether a limit of the rule says so.
+std::pair<bool, std::string> ended(const Graph& g, const Rule& rule, const std::vector<Match>& found, NodeId a,
+                  NodeId b) {
+  auto kernel_of = [&](NodeId n) {
+    for (const Match& m : found)
+      if (contains(m.nodes, n)) return m.nodes;
+    return std::vector<NodeId>{n};
+  };
+  if (g.node(b).order < g.node(a).order) std::swap(a, b);  // kernels grow in this order
+  std::vector<NodeId> both = kernel_of(a);
+  const std::vector<NodeId> other = kernel_of(b);
+  for (const auto& nodes : {both, other})
+    if (nodes.size() >= static_cast<size_t>(rule.region.max_ops))
+      return {true, fmt::format(
+                        "the layer has {} nodes, as many as the rule allows (its parameter max_ops)",
+                        nodes.size())};
+  both.push_back(b);
+  if (const size_t read = tensors_read(g, both);
+      read > static_cast<size_t>(rule.region.max_inputs))
+    return {true,
+            fmt::format(
+                "the layer would read {} tensors; the rule allows {} (its parameter max_inputs)",
+                read, rule.region.max_inputs)};
+  both.insert(both.end(), other.begin(), other.end());
+  if (both.size() > static_cast<size_t>(rule.region.max_ops))
+    return {true,
+            fmt::format("one layer would have {} nodes; the rule allows {} (its parameter max_ops)",
+                        both.size() - 1, rule.region.max_ops)};
+  return {false,
+          "one kernel for both would wait for its own result: a path leaves it and comes back"};
 }
 
 }  // namespace
@@ -107,14 +137,18 @@ std::optional<Found> Attempts::region(const Rule& rule, const Graph& g, const Su
       if (!said) said = r.trace.refused_at(n);
       std::string why = r.edges ? r.edges(e.from, e.value, e.to) : said ? said->why : std::string();
       if (!r.edges && !said && !of_rule(other)) why = fmt::format("it is no {}", words_of(spec));
-      if (why.empty()) why = ended(rule, r.matches, n, other);
+      if (why.empty()) {
+        const auto [limit, text] = ended(g, rule, r.matches, n, other);
+        f.rejection.of_tail |= limit;
+        why = text;
+      }
       // What no such kernel could hold is no obstacle of this rule's.
       if (reason(other, why) && of_rule(other)) f.rejection.matched_nodes = 1;
     }
   }
   if (f.rejection.stage == Rejection::Stage::structure) {
     if (subjects.size() > 1 && reasons.empty()) return std::nullopt;  // no edge between them
-    f.rejection.why = reasons.empty() ? "it reads and feeds nothing that is computed"
+    f.rejection.why = reasons.empty() ? "nothing that is computed comes before or after it"
                                       : ferrule::joined(reasons, {}, "; ");
   }
   f.failures = failures(rule, f.rejection, f.trace);

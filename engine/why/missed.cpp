@@ -120,7 +120,7 @@ class Edges {
                            all[0].found.rejection.stage == Rejection::Stage::structure;
     if ((all.empty() || structure) && anchored(x) && anchored(y)) {
       e.reason = fmt::format(
-          "each is built around an operator of its own ({} and {}), and no rule is for both", x, y);
+          "each has a main operator ({} and {}), and no rule fuses the two", x, y);
       return;
     }
     if (all.empty()) {

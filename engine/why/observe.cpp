@@ -114,7 +114,8 @@ Result<std::string> Inquiry::resolve(std::string_view name) const {
   e.message = "the model has no node and no value of that name";
   e.hint = did_you_mean(name, s.names);
   if (e.hint.empty())
-    e.hint = fmt::format("it has {} nodes: {}", s.names.size(), joined(s.names, 6));
+    e.hint = fmt::format("it has {} node{}: {}", s.names.size(), s.names.size() == 1 ? "" : "s",
+                         joined(s.names, 6));
   return fail(std::move(e));
 }
 
@@ -149,7 +150,7 @@ Outcome Inquiry::State::outcome(const std::string& name) const {
   if (op != ops.end()) f.op = op->second;
   if (op == ops.end() && o.constants.contains(name)) {
     f.kind = Outcome::Kind::constant;
-    f.text = fmt::format("{} holds a constant ({}): it is data, not work", escape(name),
+    f.text = fmt::format("{} is a constant ({}), not a computation", escape(name),
                          escape(o.constants.at(name)));
     return f;
   }
@@ -166,15 +167,15 @@ Outcome Inquiry::State::outcome(const std::string& name) const {
     const auto& [inner, owner] = nested.at(name);
     f.kind = Outcome::Kind::nested;
     f.op = inner;
-    f.text = fmt::format("{} lies in a nested graph of {}, and kernels end where that does",
+    f.text = fmt::format("{} is in a nested graph of {}, and kernels do not cross its border",
                          with_op(f), escape(owner));
     if (const Layer* l = nested_layer(name))
       f.text += l->nodes.size() == 1
-                    ? fmt::format("; there it is a layer of its own ({})", l->contract)
+                    ? fmt::format("; there it is a separate layer ({})", l->contract)
                     : fmt::format("; there it is part of layer \"{}\" ({}){}", escape(l->name),
                                   l->contract, l->rule.empty() ? "" : " by rule " + l->rule);
     else
-      f.text += "; that graph is interpreted, node by node, as not all of its sizes are known";
+      f.text += "; that graph is interpreted node by node, because not all of its sizes are known";
     return f;
   }
   std::string way;
@@ -188,13 +189,13 @@ Outcome Inquiry::State::outcome(const std::string& name) const {
     const Step* last = f.steps.empty() ? nullptr : &o.fused.journal.steps[f.steps.back()];
     if (last && last->kind == "fold") {
       f.kind = Outcome::Kind::folded;
-      f.text = fmt::format("{} was computed before the run ({}): all that it reads is known",
+      f.text = fmt::format("{} was computed when the model was loaded ({}): all its inputs are constant",
                            with_op(f), step_text(f.steps.back()));
     } else if (!way.empty()) {
       f.text = with_op(f) + " " + way;
-      if (last && !last->after.empty()) f.text += ", of which nothing is left to do";
+      if (last && !last->after.empty()) f.text += ", which left nothing to compute";
     } else {
-      f.text = with_op(f) + " is gone: nothing needs its result any more";
+      f.text = with_op(f) + " was removed: nothing reads its result";
     }
     return f;
   }
@@ -202,7 +203,7 @@ Outcome Inquiry::State::outcome(const std::string& name) const {
   for (size_t k : f.layers) {
     const Layer& l = o.plan.layers[k];
     const bool own = l.nodes.size() == 1 && f.layers.size() == 1;
-    std::string text = own ? fmt::format("a layer of its own ({})", l.contract)
+    std::string text = own ? fmt::format("a separate layer ({})", l.contract)
                            : fmt::format("part of layer \"{}\" ({})", escape(l.name), l.contract);
     if (!l.rule.empty()) text += " by rule " + l.rule;
     if (places.size() < 4) places.push_back(std::move(text));

@@ -112,6 +112,14 @@ class Relation {
     return at != s_.layers.end() &&
            std::ranges::any_of(at->second, [&](size_t l) { return holds(f, l); });
   }
+  /// Whether one rule made all layers along the path.
+  bool one_rule(const std::vector<std::string>& path) const {
+    std::set<std::string> rules;
+    for (const std::string& n : path)
+      if (auto at = s_.layers.find(n); at != s_.layers.end())
+        for (size_t l : at->second) rules.insert(s_.o.plan.layers[l].rule);
+    return rules.size() == 1 && !rules.begin()->empty();
+  }
   static bool holds(const Outcome& f, size_t layer) { return contains(f.layers, layer); }
   bool same_layer() const {
     return std::ranges::any_of(a_.layers, [&](size_t l) { return holds(b_, l); });
@@ -191,7 +199,7 @@ std::string reader_text(const PairAnswer& p, const Inquiry::State& s, const Rela
         "; {} has absorbed {}", escape(taker->name),
         f.op.empty() ? escape(reader) : fmt::format("the {} ({})", escape(f.op), escape(reader)));
     if (step) text += fmt::format(" by rule {} (step {})", step->rule, k + 1);
-    return text + fmt::format(", and {} is its other operand: a kernel is built around one of them",
+    return text + fmt::format(", and {} is the other operand: a kernel is built around one of them",
                               escape(other->name));
   }
   return text + "; " + f.text;
@@ -253,7 +261,7 @@ Result<PairAnswer> Inquiry::pair(std::string_view first, std::string_view second
     const std::string &x = s.o.plan.layers[out.a.layers[0]].contract,
                       &y = s.o.plan.layers[out.b.layers[0]].contract;
     return anchored(x) && anchored(y)
-               ? fmt::format("; each is built around an operator of its own ({} and {})", x, y)
+               ? fmt::format("; each has a main operator ({} and {})", x, y)
                : std::string();
   };
   std::string reader, left;
@@ -274,11 +282,11 @@ Result<PairAnswer> Inquiry::pair(std::string_view first, std::string_view second
     if (!shared.empty()) out.text += fmt::format("; both read {}", escape(shared));
   } else if (!shared.empty()) {
     out.kind = PairAnswer::Kind::siblings;
-    out.text = fmt::format("{} and {} are siblings: both read {}, and neither needs the other",
+    out.text = fmt::format("{} and {} are siblings: both read {}, and neither depends on the other",
                            escape(out.a.name), escape(out.b.name), escape(shared));
   } else {
     out.text = fmt::format(
-        "no path leads from one of {} and {} to the other, and they read nothing in common",
+        "neither of {} and {} depends on the other, and they read no tensor in common",
         escape(out.a.name), escape(out.b.name));
   }
   Trials trials(s.o, s.sizes, tries);
@@ -287,6 +295,11 @@ Result<PairAnswer> Inquiry::pair(std::string_view first, std::string_view second
   if (out.kind == PairAnswer::Kind::adjacent && out.path.size() > 2)
     for (size_t k = 0; k + 1 < out.path.size(); ++k)
       if (r.in(out.a, out.path[k]) && r.in(out.b, out.path[k + 1]))
+        ends = {out.path[k], out.path[k + 1]};
+  // Of a path of layers that one rule made, the edge where the first of them ends.
+  if (out.kind == PairAnswer::Kind::between && r.one_rule(out.path))
+    for (size_t k = 0; k + 1 < out.path.size(); ++k)
+      if (r.in(out.a, out.path[k]) && !r.in(out.a, out.path[k + 1]))
         ends = {out.path[k], out.path[k + 1]};
   std::vector<Draft> all = s.candidates(ends, only);
   int64_t bytes = s.bytes_of(out.path);
@@ -312,8 +325,12 @@ Result<PairAnswer> Inquiry::pair(std::string_view first, std::string_view second
     out.unlocks =
         rules_that_are_off(s.o, s.attempts, trials, out.path.empty() ? names : out.path, names);
   out.considered = s.detailed(std::move(all), names, tries > 0 ? kDetailedOfPair : 0, trials);
-  if (out.considered.empty() && !out.path.empty() && !only)
+  if (out.considered.empty() && only)
+    out.otherwise = s.not_for(*only, names);
+  else if (out.considered.empty() && !out.path.empty())
     out.otherwise = s.otherwise(ends, out.blockers);
+  else if (out.considered.empty() && out.kind == PairAnswer::Kind::unrelated)
+    out.otherwise = "rules fuse nodes that feed each other or read the same tensor";
   auto free = [&](const std::string& n) {
     const NodeId id = s.o.model->find_node(n);
     return id && placed_freely(*s.o.model, id, s.o.knowledge->ops);
@@ -325,11 +342,11 @@ Result<PairAnswer> Inquiry::pair(std::string_view first, std::string_view second
     auto layer = trials.layer(move, names);
     if (!layer || layer->layer.empty()) continue;
     const std::string text =
-        behind.empty() ? fmt::format("take {} out of the model", joined(out.blockers))
-                       : fmt::format("put {} behind {}", joined(out.blockers), escape(behind));
+        behind.empty() ? fmt::format("remove {} from the model", joined(out.blockers))
+                       : fmt::format("move {} after {}", joined(out.blockers), escape(behind));
     out.unlocks.push_back(
         {Unlock::Kind::edit, text,
-         behind.empty() ? "if the model may do without" : "the exporter's placement decides", true,
+         behind.empty() ? "if the model works without" : "the exporter's placement decides", true,
          layer->layer, layer->saves});
   }
   return out;

@@ -161,7 +161,12 @@ double worth(const Draft& c) {
       chance = c.c.lost_rule == c.c.rule->id ? 0.5 : 0.9;
       break;
     case Considered::State::refused:
-      if (structure(c)) {
+      if (r.id == kOff) {  // somebody decided so, and it would fire
+        chance = 2;
+        break;
+      }
+      if (structure(c) && r.truth != Truth::unknown && !r.of_tail &&
+          c.c.rule->kind != RuleKind::place) {
         const double part = static_cast<double>(c.c.matched_nodes) / std::max(c.c.pattern_nodes, 1);
         chance = 0.15 * std::min(part, 1.0) * (c.c.rule->match.lines.empty() ? 0.25 : 1);
         break;

@@ -49,7 +49,7 @@ Proposal ignore_profit(const Considered& c) {
       change.ignore_profit.push_back(c.rule->id + "." + s.id);
   auto option = [](const std::string& p) { return "--ignore-profit " + p; };
   std::string text = ferrule::joined(change.ignore_profit, option, " ");
-  return flag(std::move(text), "it would be right, and is expected not to pay", std::move(change));
+  return flag(std::move(text), "correct, but not expected to pay", std::move(change));
 }
 
 /// Targets on which the rule matches here, CPUs and small ones first.
@@ -76,20 +76,20 @@ std::optional<Proposal> edit(const Considered& c) {
   const Rejection& r = c.rejection;
   if (r.id == "D1")
     return say(Kind::edit,
-               "let nothing else read that value, or give the other reader a copy of its own",
-               "as it is, the value has to be in memory");
+               "let no other node read that value, or compute it separately for the other reader",
+               "such a value has to be in memory");
   if (r.id == "D2" && r.why.find("nested graph") != r.why.npos)
     return say(Kind::edit, "do not read that value in the nested graph",
-               "as it is, the value has to be in memory");
+               "such a value has to be in memory");
   if (r.id == "D2")
-    return say(Kind::edit, "do not make that value an output of the model",
-               "as it is, the value has to be in memory");
+    return say(Kind::edit, "remove that value from the outputs of the model",
+               "such a value has to be in memory");
   if (!r.hint.empty()) return say(Kind::edit, r.hint);
   if (r.id == "D3" || r.id == "D7" || r.id == "D8" || r.id == "D9")
-    return say(Kind::impossible, "nothing: the result would be another");
-  if (r.id == "D6") return say(Kind::edit, "give the attribute its usual value");
+    return say(Kind::impossible, "nothing: the results would change");
+  if (r.id == "D6") return say(Kind::edit, "give the attribute its default value");
   if (r.stage == Rejection::Stage::condition && r.id.ends_with(".target"))
-    return say(Kind::impossible, "nothing: no target that ferrule knows has a kernel for it");
+    return say(Kind::impossible, "nothing: no known target has a kernel for it");
   return std::nullopt;
 }
 
@@ -116,15 +116,15 @@ void propose_moves(Draft& c, const std::vector<std::string>& between, const std:
   move.behind = behind;
   const std::string names = joined(between);
   c.proposals.push_back({{Kind::edit,
-                          fmt::format("put {} behind {}", names, escape(behind)),
+                          fmt::format("move {} after {}", names, escape(behind)),
                           std::move(because),
                           false,
                           {}},
                          move});
   move.behind.clear();
   c.proposals.push_back({{Kind::edit,
-                          fmt::format("take {} out of the model", names),
-                          "if the model may do without",
+                          fmt::format("remove {} from the model", names),
+                          "if the model works without",
                           false,
                           {}},
                          move});
@@ -148,14 +148,14 @@ void propose(Draft& c, const Observed& o, Attempts& attempts) {
     Change change;
     change.disable = {out.lost_rule};
     c.proposals.push_back(
-        flag("--disable " + out.lost_rule, "then this rule has its turn", change));
+        flag("--disable " + out.lost_rule, "then this rule comes first", change));
     return;
   }
   if (r.truth == Truth::unknown && r.stage != Rejection::Stage::guarantee &&
       !r.detail.ends_with(" is absent")) {
     const std::string shapes = shapes_flag(*c.found.graph, r.detail);
     if (!shapes.empty())
-      c.proposals.push_back(say(Kind::fact, shapes, "with the sizes known it can be decided"));
+      c.proposals.push_back(say(Kind::fact, shapes, "then it can be decided"));
     return;
   }
   if (r.stage == Rejection::Stage::condition &&
@@ -173,7 +173,7 @@ void propose(Draft& c, const Observed& o, Attempts& attempts) {
       change.target = targets[0];
       std::string because = "it has such a kernel";
       if (targets.size() > 1)
-        because += ", as have " + joined({targets.begin() + 1, targets.end()});
+        because += "; so have " + joined({targets.begin() + 1, targets.end()});
       c.proposals.push_back(flag("--target " + targets[0], std::move(because), change));
     }
   if (const std::vector<NodeId> between = blamed(c); !between.empty()) {

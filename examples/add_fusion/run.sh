@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Recipe: a fusion of one's own, as a YAML rule. In this model a MaxPool stands between a convolution and its
-# Relu, so the Relu is a layer of its own. The largest value's Relu is the largest Relu, so it may move.
+# Relu, so the Relu is a separate layer. The largest value's Relu is the largest Relu, so it may move.
 cd "$(dirname "${BASH_SOURCE[0]}")"
 source ../recipe.sh
 
-step "1. Relu_2 is a layer of its own with the shipped rules:"
+step "1. Relu_2 is a separate layer with the shipped rules:"
 expect 0 "$ferrule" explain "$out/model.onnx" --target cpu-avx2
 
 step "2. The rule, rules/rewrites/relu_before_pool.yaml, with its tests:"

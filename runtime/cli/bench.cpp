@@ -313,11 +313,12 @@ nlohmann::json json_of(const Latency& l) {
 }
 
 std::string text_of(const Latency& l, size_t indent) {
+  const int digits = l.median < 0.01 ? 6 : 3;  // of a millisecond
   return fmt::format(
-      "median {:.3f} ms (95 %: {:.3f} to {:.3f}, {} runs)\n{}min {:.3f}  p90 {:.3f}  p95 {:.3f}  "
-      "p99 {:.3f}",
-      l.median, l.sure.low, l.sure.high, l.runs, std::string(indent, ' '), l.min, l.p90, l.p95,
-      l.p99);
+      "median {:.{}f} ms (95 %: {:.{}f} to {:.{}f}, {} runs)\n{}min {:.{}f}  p90 {:.{}f}  "
+      "p95 {:.{}f}  p99 {:.{}f}",
+      l.median, digits, l.sure.low, digits, l.sure.high, digits, l.runs, std::string(indent, ' '),
+      l.min, digits, l.p90, digits, l.p95, digits, l.p99, digits);
 }
 
 Result<Exit> compare_two(const Common& common, const BenchOptions& o) {
@@ -363,8 +364,8 @@ Result<Exit> compare_two(const Common& common, const BenchOptions& o) {
     if (!s->latency.unstable.empty()) std::cout << "   unstable: " << s->latency.unstable << "\n";
   }
   std::cout << fmt::format(
-      "B takes {:.3f} times as long as A (95 %: {:.3f} to {:.3f}, {} runs by "
-      "turns){}\n",
+      "B takes {:.3f} times as long as A (95 %: {:.3f} to {:.3f}, {} "
+      "interleaved runs){}\n",
       ratio, sure.low, sure.high, ratios.size(), shown ? "" : ": no difference is shown");
   return Exit::ok;
 }
@@ -443,7 +444,7 @@ Result<Exit> body(const Common& common, const BenchOptions& o) {
       p->timings().cache_misses);
   std::cout << fmt::format(
       "memory   {:.1f} MiB growth, of it {:.1f} arena, {:.1f} packed weights; {:.1f} of the "
-      "model's own given back\n",
+      "model's weights released\n",
       static_cast<double>(growth) / 1048576,
       static_cast<double>(p->executable().arena_bytes()) / 1048576,
       static_cast<double>(p->executable().packed_bytes()) / 1048576,
@@ -466,12 +467,12 @@ void add_bench(CLI::App& app, Common& common, int& exit) {
   add_common(*c, common, true);
   auto o = std::make_shared<BenchOptions>();
   c->add_option("OTHER", o->other,
-                "run by turns with the model: another model, or the same with a rules folder, an "
+                "runs interleaved with the model: another model, or the same one with a rules folder, an "
                 "override file, a list of fuse --plan, a tuning file or none (no rules)");
   add_timeout(*c, common);
   add_inputs(*c, o->input);
   c->add_option("--then", o->then,
-                "afterwards, what another input shape costs: name:1x3x320x320 (repeatable)")
+                "also measure the cost of another input shape: name:1x3x320x320 (repeatable)")
       ->type_name("SHAPE");
   c->add_option("--seconds", o->seconds, "how long to measure")->check(CLI::Range(0.01, 3600.0));
   c->add_flag("--layers", o->layers, "time each layer, slowest first");

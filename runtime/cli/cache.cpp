@@ -86,7 +86,7 @@ Result<Exit> clear(const Common& common) {
 
 void add_cache(CLI::App& app, Common& common, int& exit) {
   auto* group = app.add_subcommand(
-      "cache", "compiled kernels kept on disk: what is there, is it whole, remove it");
+      "cache", "the compiled kernels kept on disk: count, verify or remove them");
   group->require_subcommand(1);
   auto add = [&](const char* name, const char* text, Command body) {
     auto* c = group->add_subcommand(name, text);

@@ -28,13 +28,23 @@ bool exists(const std::string& path) {
 
 }  // namespace
 
+Status flush_output() {
+  errno = 0;
+  std::cout.flush();
+  if (std::cout && std::fflush(stdout) == 0) return {};
+  const char* why = errno ? std::strerror(errno) : "the disk is full, or the stream is closed";
+  auto e = error(Code::file_not_written, "", "the output", why);
+  e.value().hint = "nothing or only a part of it was written to standard output";
+  return e;
+}
+
 void add_common(CLI::App& command, Common& common, bool model) {
   if (model) command.add_option("MODEL", common.model, "the ONNX model")->required();
   auto* group = command.add_option_group("everywhere");
   group
       ->add_option("--rules", common.rules,
-                   "a rules folder; one with a pipeline.yaml replaces the shipped rules, one "
-                   "without adds to them")
+                   "a folder of rules that are added to the shipped ones; with a pipeline.yaml "
+                   "it replaces them")
       ->type_name("DIR");
   group->add_option("--disable", common.disable, "rules to switch off")->type_name("GLOB");
   group->add_option("--enable", common.enable, "rules to switch on")->type_name("GLOB");
@@ -42,16 +52,16 @@ void add_common(CLI::App& command, Common& common, bool model) {
     add_override(*group, common);
     group
         ->add_option("--apply", common.apply,
-                     "a list of `ferrule fuse --plan`: no other fusions are made")
+                     "a list written by `ferrule fuse --plan`: only these fusions are made")
         ->type_name("FILE");
   }
   group->add_option("--target", common.target,
                     "plan for this device (cpu-avx2, cpu-avx512, sm_75, …; host: this processor)");
   group->add_option(
       "--profile", common.profile,
-      "whose limits hold: ferrule, or tensorrt: those of TensorRT's catalogue, literally");
+      "whose limits apply: ferrule's, or tensorrt: exactly those that TensorRT documents");
   group->add_option("--backend", common.backend,
-                    "cpu, cuda, reference, null or auto: cuda where a GPU is there, else cpu");
+                    "cpu, cuda, reference, null, or auto: cuda if there is a GPU, else cpu");
   group->add_flag("--require-device", common.require_device,
                   "fail (exit code 5) rather than run on anything but a GPU");
   group->add_flag("--no-interpreter", common.no_interpreter,
@@ -60,12 +70,12 @@ void add_common(CLI::App& command, Common& common, bool model) {
       ->check(CLI::Range(0, 1024));
   group
       ->add_option("--tuning", common.tuning,
-                   "a file of `ferrule tune`: which implementations to use")
+                   "a file written by `ferrule tune`: the implementations to use")
       ->type_name("FILE");
   group->add_option("--shapes", common.shapes,
                     "input shapes: name:1x3x224x224; explain, why and missed take ranges, "
                     "name:1..8x3x224x224");
-  group->add_option("--limit", common.limits, "NAME=VALUE, raises a limit");
+  group->add_option("--limit", common.limits, "NAME=VALUE: raise a limit");
   group
       ->add_option(
           "--cache", common.cache,
@@ -76,30 +86,30 @@ void add_common(CLI::App& command, Common& common, bool model) {
                     "RULE.CONDITION: profit conditions to ignore");
   group->add_flag("--no-fold", common.no_fold, "no constant folding");
   group->add_flag("--overridable", common.overridable,
-                  "initializers that are also inputs are inputs");
+                  "treat initializers that are also inputs as inputs, not as constants");
   auto* strict = group->add_flag("--strict", common.strict,
-                                 "no library epilogue that deviates from its formula");
-  group->add_flag("--fast-math", common.fast_math, "library epilogues may make 0 or a bound of NaN")
+                                 "use no library epilogue that deviates from its formula");
+  group->add_flag("--fast-math", common.fast_math, "let library epilogues turn NaN into 0 or a bound")
       ->excludes(strict);
   group
       ->add_option("--allow-unproven", common.allow_unproven,
-                   "RULE (glob): a rewrite that runs without a proof")
+                   "RULE (glob): use this rule without a proof")
       ->allow_extra_args(false);
-  group->add_flag("--json", common.json, "output for tools");
+  group->add_flag("--json", common.json, "print JSON");
   group->add_flag("--force", common.force, "overwrite files");
 }
 
 void add_override(CLI::App& command, Common& common) {
   command
       .add_option("--override", common.overrides,
-                  "a file that switches rules, adds conditions and sets parameters")
+                  "a file that switches rules on and off, adds conditions and sets parameters")
       ->type_name("FILE");
 }
 
 void add_timeout(CLI::App& command, Common& common) {
   command
       .add_option("--timeout", common.timeout,
-                  "stop after so long, between two layers or iterations (exit code 4)")
+                  "stop after this time, between two layers or iterations (exit code 4)")
       ->type_name("SECONDS")
       ->check(CLI::Range(0.001, 1e6));
 }
@@ -111,12 +121,7 @@ void set_body(CLI::App& command, Common& common, int& exit, Command body) {
     auto result = [&]() -> Result<Exit> {
       try {
         Result<Exit> done = body(common);
-        // What was printed may still wait; a full disk or a closed pipe is found here.
-        errno = 0;
-        std::cout.flush();
-        if (!std::cout || std::fflush(stdout) != 0)
-          return error(Code::file_not_written, "", "what it prints",
-                       errno ? std::strerror(errno) : "the disk is full, or the stream is closed");
+        FERRULE_TRY(flush_output());
         return done;
       } catch (
           const std::bad_alloc&) {  // what no limit foresaw: an address space that is limited, say

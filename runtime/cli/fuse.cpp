@@ -11,6 +11,7 @@
 #include <map>
 #include <set>
 
+#include "engine/base/output_file.h"
 #include "engine/onnx/export.h"
 #include "runtime/cli/judge.h"
 #include "runtime/cli/tensors.h"
@@ -70,6 +71,7 @@ class Staged {
  private:
   Staged() = default;
   static Status move(const std::string& from, const std::string& to, bool force) {
+    if (force) FERRULE_TRY(replaceable(to));
     const int failed =
         force ? ::rename(from.c_str(), to.c_str()) : ::link(from.c_str(), to.c_str());
     if (failed == 0) return {};
@@ -288,7 +290,7 @@ class Verify {
         time ? fmt::format("the new model was not verified within {:g} s", fuse_.verify_seconds)
              : "the new model cannot be verified: " + e.message;
     e.place = "fuse";
-    e.hint = fmt::format("{}; --allow-unverified writes it all the same",
+    e.hint = fmt::format("{}; --allow-unverified writes it anyway",
                          time ? "--verify-seconds gives it more time"
                               : "give real inputs with --inputs, or sizes with --shapes");
     v.why = std::move(e);
@@ -355,7 +357,7 @@ void print_verified(const Verified& v) {
   for (const json& r : v.rows)
     std::cout << verdict_line(r["verdict"].get<std::string>(), r["output"].get<std::string>(),
                               r["text"].get<std::string>());
-  if (v.why) std::cout << "written all the same: " << v.why->message << "\n";
+  if (v.why) std::cout << "written anyway: " << v.why->message << "\n";
   if (v.verdict == Verdict::mistrusted)
     std::cout << "such outputs say little of the new model; give real inputs with --inputs\n";
 }
@@ -367,7 +369,7 @@ Error refused(const Verified& v, const std::string& file) {
                   "the fused model gives other results than the model; " + escape(file) +
                       " was not written")
                 .value();
-  e.hint = who.empty() ? "--no-verify writes it all the same"
+  e.hint = who.empty() ? "--no-verify writes it anyway"
                        : fmt::format("they are equal without {}: --disable it, and report it", who);
   return e;
 }
@@ -377,7 +379,7 @@ Error refused(const Verified& v, const std::string& file) {
 Result<Exit> body(const Common& common, const FuseOptions& o) {
   if (o.out.empty() && o.plan.empty() && !o.dry_run)
     return error(Code::usage, "fuse",
-                 "nothing to make: give -o OUT.onnx, --plan FILE or --dry-run");
+                 "nothing to write: pass -o OUT.onnx, --plan FILE or --dry-run");
   const std::string out = o.dry_run ? "" : o.out;
   FERRULE_TRY(free_place("fuse", out, common.force));
   FERRULE_TRY(free_place("fuse", o.dry_run ? "" : o.plan, common.force));
@@ -456,14 +458,14 @@ void add_fuse(CLI::App& app, Common& common, int& exit) {
   auto o = std::make_shared<FuseOptions>();
   c->add_option(
        "-o,--output", o->out,
-       "the new model; weights over 2 GB, or those that lay beside the model, go to FILE.data")
+       "the new model; weights over 2 GB, and weights that were external data, go to FILE.data")
       ->type_name("FILE");
   c->add_option("--export", o->how,
-                "fused layers as the nodes they are made of, which every tool reads, or as "
-                "functions of the model, which keep them apart")
+                "inlined: fused layers as their nodes, which every tool reads; functions: as "
+                "functions of the model, which keep the layers visible")
       ->check(CLI::IsMember({"functions", "inlined"}));
   c->add_option("--opset", o->opset,
-                "the opset of the new model; else the oldest from 21 on that can express it")
+                "the opset of the new model; default: the oldest from 21 on that can express it")
       ->type_name("N");
   c->add_flag("--dry-run", o->dry_run, "write nothing: only say what changes");
   c->add_option("--plan", o->plan, "write the fusions as lines that can be deleted, for --apply")
@@ -471,7 +473,7 @@ void add_fuse(CLI::App& app, Common& common, int& exit) {
   c->add_flag("--no-verify", o->no_verify,
               "do not compare the new model's results with the old one's");
   c->add_flag("--allow-unverified", o->allow_unverified,
-              "write it, too, where they could not be compared");
+              "write the model even if its results could not be compared");
   c->add_option("--verify-seconds", o->verify_seconds, "how long that may take")
       ->type_name("SECONDS")
       ->check(CLI::Range(0.001, 1e6));

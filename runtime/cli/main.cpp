@@ -107,6 +107,16 @@ int refuse(const CLI::App& app, const CLI::ParseError& reason) {
   if (e.place.empty()) e.place = path(command);
   if (e.hint.empty()) e.hint = "see " + e.place + " --help";
   talk(render(e));
+  return static_cast<int>(ferrule::Exit::usage);
+}
+
+/// What help or the version prints.
+int answer(const CLI::App& app, const CLI::Success& asked) {
+  const FoldedOutput output;
+  const int code = app.exit(asked);
+  const Status written = flush_output();
+  if (written) return code;
+  talk(render(written.error()));
   return static_cast<int>(Exit::usage);
 }
 
@@ -149,8 +159,7 @@ int main(int argc, char** argv) {
   try {
     app.parse(given);
   } catch (const CLI::Success& e) {  // --help, --version
-    const FoldedOutput output;
-    return app.exit(e);
+    return answer(app, e);
   } catch (const CLI::ParseError& e) {
     return refuse(app, e);
   }

@@ -22,9 +22,9 @@ void print(const why::Missed& all, const std::string& assumed) {
     return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
   };
   if (all.views)
-    std::cout << "; looked through " << count(all.views, "view") << ", where nothing is copied";
+    std::cout << "; " << count(all.views, "view") << " between them, where nothing is copied";
   if (all.placed)
-    std::cout << "; left out " << count(all.placed, "value") << " in the memory of another";
+    std::cout << "; not listed: " << count(all.placed, "tensor") << " stored inside another tensor";
   std::cout << "\n";
 }
 
@@ -32,7 +32,7 @@ void print(const why::Missed& all, const std::string& assumed) {
 
 void add_missed(CLI::App& app, Common& common, int& exit) {
   auto* c = app.add_subcommand("missed",
-                               "what still goes through memory between layers, by bytes, and why");
+                               "the tensors that go through memory between layers, by bytes, and why");
   add_common(*c, common, true);
   auto top = std::make_shared<size_t>(20);
   c->add_option("--top", *top, "how many")->type_name("K");

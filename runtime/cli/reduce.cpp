@@ -158,11 +158,11 @@ void add_reduce(CLI::App& app, Common& common, int& exit) {
   add_common(*c, common, true);
   auto o = std::make_shared<ReduceOptions>();
   c->add_option("-o,--output", o->out,
-                "the small model; its inputs, where there are any, go beside it (.npz)")
+                "the small model; its inputs, if any, are written next to it (.npz)")
       ->type_name("FILE")
       ->required();
   c->add_option("--check", o->check,
-                "a shell command that ends with 0 while the failure is still there; {} is the "
+                "a shell command that exits with 0 while the failure is still there; {} is the "
                 "candidate's file, {inputs} that of its inputs. "
                 "Or the word verify: fused against the interpreter, or a crash or hang of that")
       ->type_name("COMMAND")

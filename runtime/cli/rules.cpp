@@ -193,7 +193,10 @@ void add_rules(CLI::App& app, Common& common, int& exit) {
   sub("show", "the file of a rule, or of a contract",
       "Examples:\n  ferrule rules show conv_activation\n  ferrule rules show attention\n"
       "  ferrule rules show my_rule --rules my_rules",
-      [text](const Common& o) { return show(o, *text); })
+      [text](const Common& o) {
+        print_unfolded();  // a file, as it is
+        return show(o, *text);
+      })
       ->add_option("RULE", *text)
       ->required();
   auto all = std::make_shared<bool>(false);

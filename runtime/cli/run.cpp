@@ -84,7 +84,7 @@ void add_run(CLI::App& app, Common& common, int& exit) {
   auto input = std::make_shared<InputOptions>();
   auto output = std::make_shared<std::string>();
   add_inputs(*c, *input);
-  c->add_option("--outputs", *output, "where the results go; without it they are shown in short")
+  c->add_option("--outputs", *output, "the file for the results; without it a summary is printed")
       ->type_name("FILE.npz");
   c->footer(
       "Examples:\n  ferrule run model.onnx --inputs in.npz --outputs out.npz\n"

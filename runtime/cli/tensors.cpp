@@ -207,7 +207,7 @@ Result<Tensors> gather_inputs(const std::vector<Port>& wanted, const InputOption
   Shapes drawn;
   for (const Port* p : missing) {
     if (!shapes.contains(p->name) && sizes.open(*p))
-      notes.push_back(fmt::format("{} is {}: taken are {}; give others with --shapes",
+      notes.push_back(fmt::format("{} is {}: {} is used; --shapes sets other sizes",
                                   escape(p->name), str(p->type), sizes.text(*p, size)));
     drawn[p->name] = dims_of(*p, size);
   }

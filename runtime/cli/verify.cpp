@@ -132,17 +132,17 @@ class ByF64 {
       if (no_further(ours, theirs)) row.d.ok = true, row.verdict = "within tolerance";
       if (std::isfinite(ours.largest))
         row.text = fmt::format(
-            "its error against f64 is {:.2g}; that of the interpreter in the same types is {:.2g}, "
-            "{:g} times that is allowed",
+            "error against f64 {:.2g}; the interpreter in the same types has {:.2g}, and {:g} times "
+            "that is allowed",
             ours.largest, theirs.largest, kReducedFactor);
       else
         row.text = row.d.text + (std::isfinite(theirs.largest)
                                      ? "; the interpreter in the same types has numbers there"
                                      : "; the interpreter in the same types has such elements, "
-                                       "too: numbers leave the range of the shorter type");
+                                       "too: values exceed the range of the shorter type");
       if (ours.wrong || theirs.wrong)
         row.text = fmt::format(
-            "by f64, {} elements are wrong where {} of the interpreter in the same types are",
+            "against f64, {} elements are wrong; of the interpreter in the same types, {} are",
             ours.wrong, theirs.wrong);
     }
     return {};
@@ -190,10 +190,10 @@ std::string unchecked(const Ran& got, const Yardstick& want) {
   if (!want.session || want.ran.prepared->backend() != got.prepared->backend()) return "";
   const bool interpreted = got.prepared->backend() == "reference";
   if (!fired)
-    return "no rule fired, so both sides ran the same: this is no check (--oracle or --against ort "
-           "is one)";
-  return interpreted ? "the interpreter ran both sides: rewrites were checked, no kernel was "
-                       "(--against ort is a check by another program)"
+    return "no rule fired, so both sides are the same and nothing was checked (use --oracle or "
+           "--against ort)";
+  return interpreted ? "the interpreter ran both sides: rewrites were checked, kernels were not "
+                       "(--against ort compares with another program)"
                      : "";
 }
 
@@ -301,7 +301,7 @@ Result<Exit> body(const Common& common, const VerifyOptions& o) {
   std::cout << fmt::format("{} on {} against {}: {}\n", escape(common.model), ran_on(*got.prepared),
                            want.name, all);
   if (std::ranges::any_of(rows, [](const Judged& r) { return r.d.error > 0; }))
-    std::cout << "(errors are parts of the output's largest element)\n";
+    std::cout << "(errors are relative to the output's largest element)\n";
   if (!missing.empty()) std::cout << "no full check: " << missing << "\n";
   return ok ? Exit::ok : Exit::differs;
 }

@@ -97,7 +97,7 @@ Result<Exit> two(const Common& common, const AskedModel& model, why::Inquiry& in
   print_unlocks(unsaid(a.unlocks, a.considered), "would make them one layer: ");
   print_lead(a.considered, a.otherwise, "why: ");
   if (a.considered.empty() && a.otherwise.empty() && !one_layer && !gone)
-    std::cout << "why: no rule is for both\n";
+    std::cout << "why: no rule fuses such nodes\n";
   if (a.path.size() > 2) {
     std::cout << "  path       ";
     for (size_t k = 0; k < a.path.size(); ++k)

@@ -64,7 +64,7 @@ std::string unlock_text(const Unlock& u) {
   std::string out = safe(u.text);
   if (!u.because.empty()) out += " (" + safe(u.because) + ")";
   if (!u.tried) return out;
-  if (u.gives.empty()) return out + "; tried: it fires, and the layer stays as it is";
+  if (u.gives.empty()) return out + "; tried: the rule fires, but the layer stays the same";
   out += fmt::format("; tried: layer \"{}\"", safe(u.gives, 160));
   return u.saves > 0
              ? out + fmt::format(", the model moves {} less through memory", bytes_text(u.saves))
@@ -106,7 +106,7 @@ void print_considered(const std::vector<Considered>& all, size_t most, bool verb
   for (size_t k = most; k < all.size() && k < most + kNames; ++k)
     names += (names.empty() ? "" : ", ") + all[k].rule->id;
   if (all.size() > most + kNames) names += fmt::format(" and {} more", all.size() - most - kNames);
-  std::cout << fmt::format("\n  also considered, and farther away: {}   (--rule ID shows one)\n",
+  std::cout << fmt::format("\n  also considered: {}   (--rule ID shows one)\n",
                            names);
 }
 

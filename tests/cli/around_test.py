@@ -72,6 +72,11 @@ def options(report, net):
     out = folder / "y.npy"
     report.check("--outputs of an array", refusal(run("run", net, "--outputs", out), USAGE, r"y\.npy", r"\.npz"))
     report.check("nothing is written", None if not out.exists() else "there is a file")
+    pipe = folder / "pipe"
+    os.mkfifo(pipe)
+    for words in (["fuse", net, "-o", pipe], ["run", net, "--outputs", pipe]):
+        done = run(*words, "--force")
+        report.check(f"{words[0]} replaces no pipe", refusal(done, USAGE, "pipe", "not a regular file") or (None if pipe.is_fifo() else "it is gone"))
 
     blocked = folder / "file"
     blocked.write_text("")

@@ -77,7 +77,8 @@ def ask(report):
     for command in ("explain", "run"):
         said(f"{command}: all operators that are not known are named", run(command, strange), UNSUPPORTED,
              err=("my.ops.Foo (opset 3) is not known; 2 nodes, this is the first", "my.ops.Bar (opset 3) is not known"))
-    with open("/dev/full", "wb") as full:
-        done = subprocess.run([harness.PROGRAM, "explain", sizes, *target], stdout=full, stderr=subprocess.PIPE, text=True)
-    report.check("what cannot be written is an error",
-                 None if done.returncode == USAGE and "cannot write" in done.stderr else f"{done.returncode} {done.stderr}")
+    for words in (["explain", sizes, *target], ["explain", sizes, *target, "--json"], ["help"], ["rules", "list"]):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([harness.PROGRAM, *words], stdout=full, stderr=subprocess.PIPE, text=True)
+        report.check(f"{words[0]}: what cannot be written is an error",
+                     None if done.returncode == USAGE and "cannot write the output" in done.stderr else f"{done.returncode} {done.stderr}")

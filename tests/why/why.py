@@ -183,7 +183,7 @@ def forms(report):
         report.check(f"{what}, again", None if run(*arguments).out == text.out else "another answer")
         return value
 
-    ask("why --node", NODES, r"Conv_0 \(Conv\) is a layer of its own", "why", path, "--node", "Conv_0")
+    ask("why --node", NODES, r"Conv_0 \(Conv\) is a separate layer", "why", path, "--node", "Conv_0")
     ask("why --node of a value", NODES, r"Conv_0 \(Conv\)", "why", path, "--node", "s")
     one = ask("why --node --rule", NODES, "conv_activation declined", "why", path, "--node", "Sin_7", "--rule", "conv_activation", "--top", "9") or {}
     report.check("--rule asks about one rule", None if {c["rule"] for n in one.get("nodes", []) for c in n["considered"]} <= {"conv_activation"} else str(one))

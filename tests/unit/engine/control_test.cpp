@@ -90,7 +90,7 @@ TEST_CASE(
   CHECK(ops_of(f.graph) == "Conv Relu group.conv(Conv Relu) group.pointwise(Sin Cos Exp Abs)");
   REQUIRE(why(f, "conv_activation", "off").size() == 1);
   CHECK(has(why(f, "conv_activation", "off")[0],
-            "conv_activation off for /layer1/*: accuracy, ticket 123 ("));
+            "switched off for /layer1/*: accuracy, ticket 123 ("));
   CHECK(has(why(f, "conv_activation", "off")[0], "override.yaml:3)"));
   CHECK(f.warnings.empty());
   auto notes = override_notes(a.knowledge->rules, a.knowledge->overrides, a.knowledge->target);

@@ -66,7 +66,7 @@ TEST_CASE("a group of integers is a chain of conversions and anchors") {
           "g (uint8[1,2,4,4] x, float s) => (uint8[1,2,4,4] y) <float[2,2,1,1] W = {1.0, -2.0, "
           "3.0, 0.5}> ");
   refused("{ a = DequantizeLinear(x, s, z) c = Conv(a, W) y = QuantizeLinear(c, s, z) }",
-          "a zero point is not one constant",
+          "a zero point must be a single constant",
           "g (uint8[1,2,4,4] x, uint8 z) => (uint8[1,2,4,4] y) <float s = {0.3}, float[2,2,1,1] W "
           "= {1.0, -2.0, 3.0, 0.5}> ");
   refused(

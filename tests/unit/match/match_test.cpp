@@ -38,7 +38,7 @@ TEST_CASE("structure failures say what stood where") {
   Graph g = graph("g (float[2,2] i) => (float[2,2] o) { s = Sigmoid(i) o = Relu(s) }");
   Rejection x = rejection(*r, g, "o");
   CHECK(x.stage == Rejection::Stage::structure);
-  CHECK(x.why.find("(Sigmoid) where the rule wants Conv") != std::string::npos);
+  CHECK(x.why.find("(Sigmoid) where the rule needs Conv") != std::string::npos);
   CHECK(x.matched_nodes == 1);
 }
 

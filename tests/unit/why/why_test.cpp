@@ -110,8 +110,8 @@ TEST_CASE("what became of each node") {
   CHECK_MESSAGE(has(norm, "was folded into conv by rule conv_batchnorm (step "), norm);
   CHECK_MESSAGE(has(norm, "part of layer \"conv + act"), norm);
   CHECK(has(a.text("pass"), "pass (Identity) was removed by rule identity"));
-  CHECK(has(a.text("two"), "holds a constant"));
-  CHECK(has(a.text("dead"), "nothing needs its result"));
+  CHECK(has(a.text("two"), "is a constant"));
+  CHECK(has(a.text("dead"), "nothing reads its result"));
   CHECK(must(a.inquiry->outcome("half")).kind != Outcome::Kind::layer);
   CHECK(must(a.inquiry->outcome("r")).name == "act");  // by the value it makes
   CHECK(a.inquiry->names().size() == 8);
