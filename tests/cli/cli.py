@@ -491,17 +491,18 @@ def outputs(report, net):
 
 
 def data_dependent_size(report):
-    """A size that only a run knows: the default backend hands the model over to the reference, one that was named refuses."""
+    """A size that only a run knows: the node that decides it is interpreted, and said; --no-interpreter refuses it."""
     net = report.folder / "nonzero.onnx"
     onnx.save(onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
 g (float[4] x) => (int64[1, K] y) { y = NonZero(x) }"""), str(net))
     x, y = report.folder / "nonzero.npy", report.folder / "nonzero.npz"
     np.save(x, np.array([0, 2, 0, 3], np.float32))
-    done = run("run", net, "--input", f"x={x}", "--outputs", y)
-    found = np.load(y)["y"].tolist() if done.code == OK else None
-    report.check("a size that only a run knows", None if found == [[1, 3]] and "reference" in done.err else done.tail())
-    refused(report, "a size that only a run knows, on a named backend", UNSUPPORTED, "size of y", "--backend reference",
-            arguments=["run", net, "--input", f"x={x}", "--outputs", report.folder / "z.npz", "--backend", "cpu"])
+    for title, options in (("a size that only a run knows", []), ("a size that only a run knows, on a named backend", ["--backend", "cpu"])):
+        done = run("run", net, "--input", f"x={x}", "--outputs", y, "--force", *options)
+        found = np.load(y)["y"].tolist() if done.code == OK else None
+        report.check(title, None if found == [[1, 3]] and "ran on cpu" in done.err and "interpreted: NonZero" in done.err else done.tail())
+    refused(report, "a size that only a run knows, without the interpreter", UNSUPPORTED, "NonZero", "it is interpreted",
+            arguments=["run", net, "--input", f"x={x}", "--outputs", report.folder / "z.npz", "--no-interpreter"])
 
 
 def few_threads(report):
