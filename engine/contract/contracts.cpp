@@ -234,7 +234,8 @@ Accept accepts_strided(const Graph& g, const Node& n, int slot, std::optional<Sl
   if (has("any")) return yes();
   if (slot > 0) return refuse("only its first operand may be a slice");
   for (size_t k = 1; k < n.inputs.size(); ++k)
-    if (n.inputs[k] && !g.constant(n.inputs[k])) return refuse("it reads two tensors that are not constant");
+    if (n.inputs[k] && !g.constant(n.inputs[k]))
+      return refuse("it reads two tensors that are not constant");
   const Graph& body = n.body ? *n.body : g;
   std::vector<NodeId> nodes = n.body ? body.order() : std::vector<NodeId>{};
   NodeId anchor;
@@ -255,7 +256,8 @@ Accept accepts_strided(const Graph& g, const Node& n, int slot, std::optional<Sl
   const std::string kind = window_kind(body, a);
   if (form.value_or(SliceForm::pixels) != SliceForm::pixels)
     return refuse("the pixels of a slice must have one constant stride");
-  if (kind.empty() || !has(kind)) return refuse("the library has no fast kernel for a slice with such a window");
+  if (kind.empty() || !has(kind))
+    return refuse("the library has no fast kernel for a slice with such a window");
   if (kind != "1x1" && anchor && !simple_tail(body, nodes, anchor, facts->second, ops))
     return refuse("not with this epilogue");
   return yes();

@@ -171,10 +171,10 @@ class Merges {
     if (misses_) explain_keys(bucket, by_key);
     for (auto& [_, list] : by_key)
       if (list.size() >= static_cast<size_t>(spec_.min))
-      for (size_t from = 0; from < list.size();) {
-        const PendingMatch& c = candidates_[list[from]];
-        if (c.taken || c.tries >= kTries || !grow(over, std::span(list).subspan(from))) ++from;
-      }
+        for (size_t from = 0; from < list.size();) {
+          const PendingMatch& c = candidates_[list[from]];
+          if (c.taken || c.tries >= kTries || !grow(over, std::span(list).subspan(from))) ++from;
+        }
   }
 
   /// A set that begins with the first of the list.
@@ -328,8 +328,8 @@ class Merges {
         const std::string mine = str(evaluate(*key.expr, eval_of(c.match)), g_);
         const std::string theirs = str(evaluate(*key.expr, eval_of(other.match)), g_);
         if (mine != theirs)
-          differ += fmt::format("{}{} ({} and {})", differ.empty() ? "" : ", ",
-                                key_words(key.text), mine, theirs);
+          differ += fmt::format("{}{} ({} and {})", differ.empty() ? "" : ", ", key_words(key.text),
+                                mine, theirs);
       }
       if (!differ.empty())
         miss(c.match.root, "key", [&] {

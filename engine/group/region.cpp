@@ -75,8 +75,7 @@ class Regions {
                          str(value.type), value_text(g_, g_.output(to)),
                          str(g_.value(g_.output(to)).type));
     if (value.is_output)
-      return value_text(g_, v) +
-             " is an output of the model, so it has to be written to memory";
+      return value_text(g_, v) + " is an output of the model, so it has to be written to memory";
     for (const Use& u : value.uses) {
       if (u.slot == Use::kCapture)
         return value_text(g_, v) + " is read by a nested graph of " + node_text(g_, u.node);

@@ -152,8 +152,7 @@ class Places {
       return name + " is the caller's memory, or a constant";
     if (slices().contains(v)) return name + " is a part of something else already";
     if (wholes_.contains(v)) return "parts of " + name + " are read where they lie";
-    if (layouts()[v] != layouts()[whole])
-      return other_layout(v, whole);
+    if (layouts()[v] != layouts()[whole]) return other_layout(v, whole);
     for (size_t reads = 0; const Use& u : part.uses) {
       if (u.slot == Use::kCapture) return name + " is used by a nested graph";
       if (u.node == root && layouts().copy_for(v, u))
@@ -189,14 +188,14 @@ class Places {
     if (r->id == "slices") {
       const int64_t begins = at->offset * size_bits(g_.value(v).type.dtype) / 8;
       const ValueId whole = value(m, rule_.place.whole);
-      r->why =
-          at->dense
-              ? fmt::format(
-                    "{} would begin {} bytes after the start of {}, which is not a multiple "
-                    "of the {} bytes that the kernels of {} need ({})",
-                    value_text(g_, v), begins, value_text(g_, whole), ctx_.target->alignment,
-                    ctx_.target->name, r->why)
-              : fmt::format("{} would be a slice of a larger tensor: {}", value_text(g_, v), r->why);
+      r->why = at->dense
+                   ? fmt::format(
+                         "{} would begin {} bytes after the start of {}, which is not a multiple "
+                         "of the {} bytes that the kernels of {} need ({})",
+                         value_text(g_, v), begins, value_text(g_, whole), ctx_.target->alignment,
+                         ctx_.target->name, r->why)
+                   : fmt::format("{} would be a slice of a larger tensor: {}", value_text(g_, v),
+                                 r->why);
     }
     r->rule = &rule_;
     r->root = root;

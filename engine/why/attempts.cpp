@@ -322,15 +322,15 @@ Found Attempts::far(const Rule& rule, const Graph& g, const std::vector<NodeId>&
     const NodeId n = seen[k].first;
     if (k > 0 && could_start(n)) {
       for (size_t i = k; i != 0; i = seen[i].second) f.path.push_back(seen[i].first);
-      f.rejection.why = fmt::format(
-          "the nearest node before it where the rule could start is {}", node_text(g, n));
+      f.rejection.why = fmt::format("the nearest node before it where the rule could start is {}",
+                                    node_text(g, n));
       return f;
     }
     for (ValueId v : g.node(n).inputs)
       if (v && g.value(v).producer) seen.emplace_back(g.value(v).producer, k);
   }
-  f.rejection.why = fmt::format("the rule can start neither at {} nor at a node near it",
-                                node_text(g, f.root));
+  f.rejection.why =
+      fmt::format("the rule can start neither at {} nor at a node near it", node_text(g, f.root));
   return f;
 }
 

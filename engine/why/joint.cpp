@@ -46,8 +46,8 @@ size_t tensors_read(const Graph& g, const std::vector<NodeId>& nodes) {
 }
 
 /// Why two nodes that could share a kernel do not, and whether a limit of the rule says so.
-std::pair<bool, std::string> ended(const Graph& g, const Rule& rule, const std::vector<Match>& found, NodeId a,
-                  NodeId b) {
+std::pair<bool, std::string> ended(const Graph& g, const Rule& rule,
+                                   const std::vector<Match>& found, NodeId a, NodeId b) {
   auto kernel_of = [&](NodeId n) {
     for (const Match& m : found)
       if (contains(m.nodes, n)) return m.nodes;
@@ -58,12 +58,12 @@ std::pair<bool, std::string> ended(const Graph& g, const Rule& rule, const std::
   const std::vector<NodeId> other = kernel_of(b);
   for (const auto& nodes : {both, other})
     if (nodes.size() >= static_cast<size_t>(rule.region.max_ops))
-      return {true, fmt::format(
-                        "the layer has {} nodes, as many as the rule allows (its parameter max_ops)",
-                        nodes.size())};
+      return {
+          true,
+          fmt::format("the layer has {} nodes, as many as the rule allows (its parameter max_ops)",
+                      nodes.size())};
   both.push_back(b);
-  if (const size_t read = tensors_read(g, both);
-      read > static_cast<size_t>(rule.region.max_inputs))
+  if (const size_t read = tensors_read(g, both); read > static_cast<size_t>(rule.region.max_inputs))
     return {true,
             fmt::format(
                 "the layer would read {} tensors; the rule allows {} (its parameter max_inputs)",

@@ -119,8 +119,8 @@ class Edges {
     const bool structure = !all.empty() && all[0].c.state == Considered::State::refused &&
                            all[0].found.rejection.stage == Rejection::Stage::structure;
     if ((all.empty() || structure) && anchored(x) && anchored(y)) {
-      e.reason = fmt::format(
-          "each has a main operator ({} and {}), and no rule fuses the two", x, y);
+      e.reason =
+          fmt::format("each has a main operator ({} and {}), and no rule fuses the two", x, y);
       return;
     }
     if (all.empty()) {

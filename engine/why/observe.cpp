@@ -189,8 +189,9 @@ Outcome Inquiry::State::outcome(const std::string& name) const {
     const Step* last = f.steps.empty() ? nullptr : &o.fused.journal.steps[f.steps.back()];
     if (last && last->kind == "fold") {
       f.kind = Outcome::Kind::folded;
-      f.text = fmt::format("{} was computed when the model was loaded ({}): all its inputs are constant",
-                           with_op(f), step_text(f.steps.back()));
+      f.text =
+          fmt::format("{} was computed when the model was loaded ({}): all its inputs are constant",
+                      with_op(f), step_text(f.steps.back()));
     } else if (!way.empty()) {
       f.text = with_op(f) + " " + way;
       if (last && !last->after.empty()) f.text += ", which left nothing to compute";

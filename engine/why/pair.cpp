@@ -260,9 +260,8 @@ Result<PairAnswer> Inquiry::pair(std::string_view first, std::string_view second
   auto own_anchors = [&] {
     const std::string &x = s.o.plan.layers[out.a.layers[0]].contract,
                       &y = s.o.plan.layers[out.b.layers[0]].contract;
-    return anchored(x) && anchored(y)
-               ? fmt::format("; each has a main operator ({} and {})", x, y)
-               : std::string();
+    return anchored(x) && anchored(y) ? fmt::format("; each has a main operator ({} and {})", x, y)
+                                      : std::string();
   };
   std::string reader, left;
   const std::string shared = r.common_input();
@@ -285,9 +284,9 @@ Result<PairAnswer> Inquiry::pair(std::string_view first, std::string_view second
     out.text = fmt::format("{} and {} are siblings: both read {}, and neither depends on the other",
                            escape(out.a.name), escape(out.b.name), escape(shared));
   } else {
-    out.text = fmt::format(
-        "neither of {} and {} depends on the other, and they read no tensor in common",
-        escape(out.a.name), escape(out.b.name));
+    out.text =
+        fmt::format("neither of {} and {} depends on the other, and they read no tensor in common",
+                    escape(out.a.name), escape(out.b.name));
   }
   Trials trials(s.o, s.sizes, tries);
   // Of a path through the two layers, the edge between them is what is asked about.

@@ -147,15 +147,13 @@ void propose(Draft& c, const Observed& o, Attempts& attempts) {
       return;  // its own: it has fired, elsewhere
     Change change;
     change.disable = {out.lost_rule};
-    c.proposals.push_back(
-        flag("--disable " + out.lost_rule, "then this rule comes first", change));
+    c.proposals.push_back(flag("--disable " + out.lost_rule, "then this rule comes first", change));
     return;
   }
   if (r.truth == Truth::unknown && r.stage != Rejection::Stage::guarantee &&
       !r.detail.ends_with(" is absent")) {
     const std::string shapes = shapes_flag(*c.found.graph, r.detail);
-    if (!shapes.empty())
-      c.proposals.push_back(say(Kind::fact, shapes, "then it can be decided"));
+    if (!shapes.empty()) c.proposals.push_back(say(Kind::fact, shapes, "then it can be decided"));
     return;
   }
   if (r.stage == Rejection::Stage::condition &&

@@ -466,9 +466,10 @@ void add_bench(CLI::App& app, Common& common, int& exit) {
   auto* c = app.add_subcommand("bench", "time a model: latency, start-up, memory, layer by layer");
   add_common(*c, common, true);
   auto o = std::make_shared<BenchOptions>();
-  c->add_option("OTHER", o->other,
-                "runs interleaved with the model: another model, or the same one with a rules folder, an "
-                "override file, a list of fuse --plan, a tuning file or none (no rules)");
+  c->add_option(
+      "OTHER", o->other,
+      "runs interleaved with the model: another model, or the same one with a rules folder, an "
+      "override file, a list of fuse --plan, a tuning file or none (no rules)");
   add_timeout(*c, common);
   add_inputs(*c, o->input);
   c->add_option("--then", o->then,

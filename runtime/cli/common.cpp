@@ -89,7 +89,9 @@ void add_common(CLI::App& command, Common& common, bool model) {
                   "treat initializers that are also inputs as inputs, not as constants");
   auto* strict = group->add_flag("--strict", common.strict,
                                  "use no library epilogue that deviates from its formula");
-  group->add_flag("--fast-math", common.fast_math, "let library epilogues turn NaN into 0 or a bound")
+  group
+      ->add_flag("--fast-math", common.fast_math,
+                 "let library epilogues turn NaN into 0 or a bound")
       ->excludes(strict);
   group
       ->add_option("--allow-unproven", common.allow_unproven,

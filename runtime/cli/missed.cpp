@@ -31,8 +31,8 @@ void print(const why::Missed& all, const std::string& assumed) {
 }  // namespace
 
 void add_missed(CLI::App& app, Common& common, int& exit) {
-  auto* c = app.add_subcommand("missed",
-                               "the tensors that go through memory between layers, by bytes, and why");
+  auto* c = app.add_subcommand(
+      "missed", "the tensors that go through memory between layers, by bytes, and why");
   add_common(*c, common, true);
   auto top = std::make_shared<size_t>(20);
   c->add_option("--top", *top, "how many")->type_name("K");

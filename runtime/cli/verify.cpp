@@ -132,7 +132,8 @@ class ByF64 {
       if (no_further(ours, theirs)) row.d.ok = true, row.verdict = "within tolerance";
       if (std::isfinite(ours.largest))
         row.text = fmt::format(
-            "error against f64 {:.2g}; the interpreter in the same types has {:.2g}, and {:g} times "
+            "error against f64 {:.2g}; the interpreter in the same types has {:.2g}, and {:g} "
+            "times "
             "that is allowed",
             ours.largest, theirs.largest, kReducedFactor);
       else

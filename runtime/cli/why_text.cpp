@@ -106,8 +106,7 @@ void print_considered(const std::vector<Considered>& all, size_t most, bool verb
   for (size_t k = most; k < all.size() && k < most + kNames; ++k)
     names += (names.empty() ? "" : ", ") + all[k].rule->id;
   if (all.size() > most + kNames) names += fmt::format(" and {} more", all.size() - most - kNames);
-  std::cout << fmt::format("\n  also considered: {}   (--rule ID shows one)\n",
-                           names);
+  std::cout << fmt::format("\n  also considered: {}   (--rule ID shows one)\n", names);
 }
 
 nlohmann::json header(const AskedModel& model) {

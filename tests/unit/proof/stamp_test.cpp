@@ -139,7 +139,9 @@ TEST_CASE("a cache that cannot be written, or is not there, is no error") {
   CHECK(refusal(box.options()) == "");
 }
 
-TEST_CASE("a stamp is of what the rule does, not of its words, and of the operators and classes that it names") {
+TEST_CASE(
+    "a stamp is of what the rule does, not of its words, and of the operators and classes that it "
+    "names") {
   Sandbox box;
   fs::create_directories(box.root / "rules" / "ops");
   std::ofstream(box.root / "rules" / "ops" / "mine.yaml")
