@@ -55,7 +55,7 @@ def overrides(report, net):
     (folder / "off.yaml").write_text(HEAD + "  - {rule: \"conv_*\", off: true, reason: too wild}\n")
     done = run("rules", "list", "--override", folder / "off.yaml")
     report.check("rules list says why a rule is off", None if re.search(
-        r"^conv_activation .* off +conv_activation off: too wild \(", done.out, re.MULTILINE) else done.tail())
+        r"^conv_activation .* off +switched off: too wild \(", done.out, re.MULTILINE) else done.tail())
 
     done = run("explain", net, "--disable", "nothing_*")
     report.check("--disable of a glob that matches nothing is warned about",
