@@ -280,7 +280,7 @@ def bench(report, net):
         report.check(f"bench big.onnx {pathlib.Path(str(other)).name}", problem)
     done = run("bench", big, "none", "--seconds", "0.3", "--threads", "1")
     report.check("bench of two: its text", None if re.search(
-        r"^A  .*big\.onnx on cpu, 1 layers\n   median (.|\n)*^B  without rules on cpu, 4 layers\n(.|\n)*^B takes [\d.]+ times as long as A \(95 %: [\d.]+ to [\d.]+, \d+ runs by turns\)",
+        r"^A  .*big\.onnx on cpu, 1 layers\n   median (.|\n)*^B  without rules on cpu, 4 layers\n(.|\n)*^B takes [\d.]+ times as long as A \(95 %: [\d.]+ to [\d.]+, \d+ interleaved runs\)",
         done.out, re.MULTILINE) else done.tail() + done.out)
     report.check("bench of no file", refusal(run("bench", big, folder / "none.onnx"), USAGE, r"none\.onnx"))
     (folder / "odd.yaml").write_text("what: this\n")

@@ -80,7 +80,7 @@ def commands(folder, long):
     yield True, ["reduce", MNIST, "-o", reduced, "--check", "true", "--force"]
     yield True, ["fuse", MNIST, "-o", written, "--force"]
     yield True, ["compile", MNIST, "--target", "cpu-avx2"]
-    for words_of in (["doctor"], ["cache", "stat"], ["rules", "list"], ["rules", "show", "conv_activation"], ["rules", "show", "attention"],
+    for words_of in (["doctor"], ["cache", "stat"], ["rules", "list"],
                      ["rules", "check", "--all"], ["rules", "test", "conv_activation"], ["rules", "vocabulary"], ["rules", "coverage", "cast_noop"],
                      ["help"], ["help", "fuse"], ["bench", "--help"], ["explain", folder / "no such model with a long name.onnx"],
                      ["explain", MNIST, "--shapes", "x"], ["why", MNIST, "--node", "Times213"]):
@@ -108,7 +108,7 @@ def main():
         for variable in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
             text = on_terminal(80, "doctor", env=variable)
             report.check(f"no colours: {variable}", None if "\x1b" not in text and "ok " in text else text[:400])
-        for data in (["completion", "bash"], ["man"], ["rules", "schema"], ["explain", MNIST, "--json"]):
+        for data in (["completion", "bash"], ["man"], ["rules", "schema"], ["rules", "show", "attention"], ["explain", MNIST, "--json"]):
             done, text = run(*data), on_terminal(80, *data)
             report.check(f"{' '.join(map(str, data[:2]))} is as it is", None if done.code == OK and text == done.out else text[:400])
     return report.finish()
