@@ -170,9 +170,9 @@ def complaints(report):
     missing = f"error[library_missing]: backend cuda: {stubs.DRIVER} cannot be loaded: libcuda.so.1.hidden: cannot open shared object file: No such file or directory"
     case("no driver", env, missing, hide=["libcuda"], hint="see ferrule doctor")
     case("no driver, --require-device", env, missing, "--require-device", hide=["libcuda"])
-    case("a driver too old for us", env, "error[driver_old]: backend cuda: NVIDIA's driver is for CUDA 11.4, ferrule needs one for CUDA 12.0 or newer",
+    case("a driver too old for us", env, "error[driver_old]: backend cuda: the NVIDIA driver supports CUDA 11.4; ferrule needs CUDA 12.0 or newer",
          driver=11040, hint="install a newer driver")
-    case("a driver too old for NVRTC", env, "error[driver_old]: backend cuda: NVIDIA's driver is for CUDA 12.4, NVRTC 13.0 (libnvrtc.so.13) needs one for CUDA 13.0 or newer",
+    case("a driver too old for NVRTC", env, "error[driver_old]: backend cuda: the NVIDIA driver supports CUDA 12.4; NVRTC 13.0 (libnvrtc.so.13) needs CUDA 13.0 or newer",
          driver=12040)
     case("no device", env, "error[no_device]: backend cuda: no GPU can be used: cuInit says CUDA_ERROR_NO_DEVICE (no CUDA-capable device is detected)",
          devices=0, hint="see ferrule doctor")
@@ -181,21 +181,21 @@ def complaints(report):
          hide=["libnvrtc"])
     case("another GPU than the plan's", env, "error[wrong_device]: backend cuda: the plan is for sm_75, the GPU is sm_90 (Stub GPU)",
          "--backend", "cuda", "--target", "sm_75")
-    case("a GPU older than all that NVRTC knows", harness.UNSUPPORTED, "error[arch_unsupported]: CUDA kernel: NVRTC 13.0 makes no code for sm_75; it makes it for sm_90, sm_100",
+    case("a GPU older than all that NVRTC knows", harness.UNSUPPORTED, "error[arch_unsupported]: CUDA kernel: NVRTC 13.0 does not generate code for sm_75, only for sm_90, sm_100",
          cc=75, archs="90 100")
     case("a plan for a CPU", env, "error[wrong_device]: backend cuda: the plan is for cpu-avx2, the GPU is sm_90 (Stub GPU)",
          "--backend", "cuda", "--target", "cpu-avx2")
     case("a CPU backend and --require-device", harness.USAGE, "error[usage]: --require-device: backend cpu runs on no GPU", "--backend", "cpu", "--require-device")
     case("too little memory", limit, "error[device_memory]: the model's inputs and outputs: the GPU has too little memory for cuMemAlloc of 3584 bytes: 744 of its 1000 bytes are free",
-         memory=1000, hint="end other programs on the GPU")
+         memory=1000, hint="stop other programs on the GPU")
     case("a launch that is refused", env, f"error[library_failed]: {layer}: cuLaunchKernel failed: CUDA_ERROR_INVALID_VALUE (invalid argument)", fail="cuLaunchKernel:1=1")
     case("a module that is refused", env, f"error[library_failed]: {layer}: cuModuleLoadData failed: CUDA_ERROR_INVALID_IMAGE (device kernel image is invalid)",
          fail="cuModuleLoadData:1=200")
-    case("the device is lost during a run", env, "error[device_lost]: run: the GPU stopped working, seen in cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access was encountered)",
+    case("the device is lost during a run", env, "error[device_lost]: run: the GPU stopped working, noticed in cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access was encountered)",
          fail="kernel:1=700", hint="start the program again")
     done = stubs.run(report, "verify", path, "--seed", "1", *CUDA, "--layers", fail="kernel:1=700")
     report.check("verify --layers names the layer that breaks the device", said(
-        done, env, f"error[device_lost]: {layer}: the GPU stopped working, seen in cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access was encountered)"))
+        done, env, f"error[device_lost]: {layer}: the GPU stopped working, noticed in cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access was encountered)"))
     path = model(report, "gather", MODELS["gather"])
     np.savez(report.folder / "far.npz", x=np.zeros((9, 20), np.float32), i=np.full((2, 3), 9))
     done = stubs.run(report, "run", path, "--inputs", report.folder / "far.npz", *CUDA)
@@ -227,7 +227,7 @@ def choices(report):
     ran("auto with a target of a GPU that is not there", "cpu", "--target", "sm_90", hide=["libcuda"],
         warning=f"warning: no GPU runs the model: {stubs.DRIVER} cannot be loaded: libcuda.so.1.hidden: cannot open shared object file: No such file or directory; backend cpu runs it, planned for this processor")
     ran("auto with a GPU that cannot be used", "cpu", driver=12040,
-        warning="warning: no GPU runs the model: NVIDIA's driver is for CUDA 12.4, NVRTC 13.0 (libnvrtc.so.13) needs one for CUDA 13.0 or newer; backend cpu runs it, planned for this processor")
+        warning="warning: no GPU runs the model: the NVIDIA driver supports CUDA 12.4; NVRTC 13.0 (libnvrtc.so.13) needs CUDA 13.0 or newer; backend cpu runs it, planned for this processor")
     spills = "its kernel has too few registers and moves 48 bytes a thread to and from memory (spills)"
     ran("a kernel that spills", "cuda (Stub GPU, sm_90)", "--require-device", warning=f"warning: fusedPointwiseNode(Add_0, Relu_1, Mul_2): {spills}", spill=48)
     answer, problem = harness.answer(stubs.run(report, "compile", path, "--target", "sm_90", "--json", "--no-cache", spill=48))

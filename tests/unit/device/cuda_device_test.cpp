@@ -220,7 +220,8 @@ TEST_CASE("a device that is lost: every later run says so, nothing crashes") {
   CHECK(first.error().code == Code::device_lost);
   CHECK(first.error().place == "p");
   const std::string message =
-      "the GPU stopped working, seen in cuMemcpyDtoHAsync: CUDA_ERROR_ILLEGAL_ADDRESS (an illegal "
+      "the GPU stopped working, noticed in cuMemcpyDtoHAsync: CUDA_ERROR_ILLEGAL_ADDRESS (an "
+      "illegal "
       "memory access was encountered)";
   CHECK(first.error().message == message);
   for (int k = 0; k < 2; ++k) {

@@ -52,7 +52,7 @@ TEST_CASE("a group of integers is a chain of conversions and anchors") {
   refused("{ y = QuantizeLinear(x, s, z) }", "quantized.target",
           "g (float[1,2,4,4] x) => (uint8[1,2,4,4] y) <float s = {0.3}, uint8 z = {7}> ");
   refused("{ a = DequantizeLinear(x, s, z) y = QuantizeLinear(a, s, z) }",
-          "nothing stands between");
+          "there is nothing between");
   refused(
       "{ a = DequantizeLinear(x, s, z) b = Transpose<perm=[0,1,3,2]>(a) y = QuantizeLinear(b, s, "
       "z) }",
@@ -62,7 +62,7 @@ TEST_CASE("a group of integers is a chain of conversions and anchors") {
       "y = QuantizeLinear(d, s, z) }",
       "does not read what stands before it");
   refused("{ a = DequantizeLinear(x, s) c = Conv(a, W) y = QuantizeLinear(c, s) }",
-          "a scale is not one constant",
+          "a scale must be a single f32 constant",
           "g (uint8[1,2,4,4] x, float s) => (uint8[1,2,4,4] y) <float[2,2,1,1] W = {1.0, -2.0, "
           "3.0, 0.5}> ");
   refused("{ a = DequantizeLinear(x, s, z) c = Conv(a, W) y = QuantizeLinear(c, s, z) }",

@@ -108,7 +108,7 @@ TEST_CASE("the host has a target, or is not supported") {
   REQUIRE_FALSE(other);
   CHECK(render(other.error()) ==
         "error[machine_unsupported]: this machine is not supported: its processor is not an x86-64 "
-        "with AVX2, FMA and F16C\nhint: models can be planned for other machines: pass a --target");
+        "with AVX2, FMA and F16C\nhint: models can be planned for other machines: pass --target");
 }
 
 TEST_CASE("what is refused") {

@@ -281,7 +281,7 @@ TEST_CASE("import: operators that are written in others become functions of the 
     has(wrong(z + "      - {if: k == 2, then: {refuse: two is too few}}\n",
               "y = my.Mine<q = 1>(x)"),
         "two is too few");
-    has(wrong(z, "y = my.Mine<q = 1>(x)"), "is produced by nothing");
+    has(wrong(z, "y = my.Mine<q = 1>(x)"), "is not produced by any node");
     has(wrong(z + "      - y, w = my.Mine<q = 1>(x)\n", "y = my.Mine<q = 1>(x)"), "calls itself");
     has(wrong(z + "      - {for: i, below: q, do: 'y$(i) = Relu(x)'}\n",
               "y = my.Mine<q = 9000000000000>(x)"),
