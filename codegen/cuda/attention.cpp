@@ -72,7 +72,7 @@ int64_t CudaAttentionGeometry::blocks(const CudaAttentionKernel& kernel) const {
 
 Applicable<CudaAttentionPlan> plan_cuda_attention(const Attention& a, DType type,
                                                   const AttentionLayouts& l, bool aligned,
-                                                  std::string_view wanted) {
+                                                  const Program* cap, std::string_view wanted) {
   auto refuse = [](std::string_view why) {
     return not_applicable("CUDA kernel", "attention", why);
   };
@@ -83,7 +83,7 @@ Applicable<CudaAttentionPlan> plan_cuda_attention(const Attention& a, DType type
   CudaAttentionGeometry& g = plan.geometry;
   g.queries = q.dim(2), g.keys = k.dim(1);
   g.scale = static_cast<float>(a.scale), g.after = static_cast<float>(a.after);
-  g.fill = static_cast<float>(a.fill);
+  g.fill = static_cast<float>(a.fill), g.v_scale = static_cast<float>(a.v_scale);
   g.batch.assign(y.dims.begin(), y.dims.end() - 2);
   if (q.dim(1) != k.dim(2) || v.dim(2) != g.keys || y.dim(2) != g.queries || y.dim(1) != v.dim(1))
     return refuse("sizes that do not fit");
@@ -112,8 +112,11 @@ Applicable<CudaAttentionPlan> plan_cuda_attention(const Attention& a, DType type
   kernel.queries = plan.shapes.taken.threads;
   kernel.masked = l.mask != nullptr, kernel.kept = l.keep != nullptr;
   kernel.fill_added = a.fill_added && l.keep;
+  kernel.added_last = a.added_last;
   kernel.inverted = a.inverted;
+  if (cap) expand_transcendentals(kernel.cap.emplace(*cap));
   kernel.zero_if_nan = a.zero_if_nan;
+  kernel.zero_if_hidden = a.zero_if_hidden && l.keep;
   kernel.zero_if_masked = a.zero_if_masked && (l.mask || kernel.fill_added);
   kernel.wide_index = kernel.wide_index || g.blocks(kernel) > kMostNarrowIndex;
   kernel.q_along_size = q.stride(1) <= q.stride(2) || g.queries == 1;
@@ -137,6 +140,7 @@ class AttentionSource {
         comment, fmt::format("attention, heads of {} and {}, {}", k_.size, k_.width, name(k_.type)),
         k_.wide_index);
     out_ += conversions() + exponential();
+    if (k_.cap) out_ += function(*k_.cap, "capped");
     arguments();
     // Two blocks a multiprocessor are few: without the number some compilers save registers until
     // they spill.
@@ -183,9 +187,13 @@ class AttentionSource {
     b.output(b.op(Prim::exp, DType::f32, {b.input(DType::f32)}));
     Program p = b.take();
     expand_transcendentals(p);
-    return cuda_function(p, "exponential") +
-           "__device__ __forceinline__ float exponential(float x) { float y; exponential(x, y); "
-           "return y; }\n\n";
+    return function(p, "exponential");
+  }
+  static std::string function(const Program& p, std::string_view name) {
+    return cuda_function(p, name) +
+           fmt::format("__device__ __forceinline__ float {0}(float x) {{ float y; {0}(x, y); "
+                       "return y; }}\n\n",
+                       name);
   }
 
   void arguments() {
@@ -194,7 +202,7 @@ class AttentionSource {
     line(1, "const T *q, *k, *v;\n  T* y;");
     if (k_.masked) line(1, "const T* mask;");
     if (k_.kept) line(1, "const unsigned char* keep;");
-    line(1, "Index scale, after, fill;  // the bits of floats");
+    line(1, "Index scale, after, fill, v_scale;  // the bits of floats");
     line(1, "Index queries, keys, query_blocks;\n  Index batch[{}];", r);
     line(1, "Index q_stride[{0}], k_stride[{0}], v_stride[{0}], y_stride[{0}]{1}{2};", all,
          k_.masked ? fmt::format(", mask_stride[{}]", all) : "",
@@ -280,15 +288,21 @@ class AttentionSource {
     const std::string there = "      if (key < a.keys && first + ty * 4 + i < a.queries)\n        ";
     const std::string mask = "widened(mask" + fmt::format(fmt::runtime(at), "mask") + ")";
     const std::string kept = "keep" + fmt::format(fmt::runtime(at), "keep");
-    std::string out, added = k_.masked ? mask : "0.0f";
+    std::string out, mask_added, added = k_.masked ? mask : "0.0f";
     if (k_.fill_added) added = fmt::format("{}{} ? {} : fill", k_.inverted ? "!" : "", kept, added);
     if (k_.masked || k_.fill_added)
-      out += fmt::format("{}{{\n        const float m = {};\n        s[i][j] += m;\n{}      }}\n",
-                         there, added,
-                         k_.zero_if_masked ? "        open |= (m != -infinity) << i;\n" : "");
+      mask_added =
+          fmt::format("{}{{\n        const float m = {};\n        s[i][j] += m;\n{}      }}\n",
+                      there, added, k_.zero_if_masked ? "        open |= (m != -infinity) << i;\n" : "");
+    if (k_.cap) out += "      s[i][j] = capped(s[i][j]);\n";
+    if (!k_.added_last) out += mask_added;
     out += "      s[i][j] *= after;\n";
     if (k_.kept && !k_.fill_added)
       out += fmt::format("{}if ({}{}) s[i][j] = fill;\n", there, k_.inverted ? "" : "!", kept);
+    if (k_.zero_if_hidden)
+      out += fmt::format("{}if ({}{}) shown |= 1 << i; else hidden |= 1 << j;\n", there,
+                         k_.inverted ? "!" : "", kept);
+    if (k_.added_last) out += mask_added;
     return out;
   }
 
@@ -304,6 +318,8 @@ class AttentionSource {
          chunks());
     if (k_.zero_if_masked)
       line(1, "int open = 0;  // bits of queries of which not all keys are masked");
+    if (k_.zero_if_hidden)
+      line(1, "int shown = 0;  // bits of queries of which not all keys are hidden");
     line(1, "for (Index at = 0; at < a.keys; at += {}) {{", kKeys);
     load("k", "key", "size", kKeys, k_.size, k_.k_along_size, "at", "a.keys");
     line(1, "__syncthreads();");
@@ -324,7 +340,7 @@ class AttentionSource {
   Pack<float, 4> p[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {{
-    float largest = -infinity;
+    float largest = -infinity;{}
 #pragma unroll
     for (int j = 0; j < 4; ++j) {{
       const Index key = at + tx * 4 + j;
@@ -342,7 +358,7 @@ class AttentionSource {
     for (int j = 0; j < 4; ++j) {{
       p[j].v[i] = at + tx * 4 + j < a.keys ? exponential(s[i][j] - base) : 0.0f;
       part += p[j].v[i];
-    }}
+{}    }}
 #pragma unroll
     for (int lane = 1; lane < 8; lane *= 2) part += __shfl_xor_sync(0xffffffffu, part, lane);
     sum[i] = sum[i] * factor + part;
@@ -355,7 +371,9 @@ class AttentionSource {
   for (int j = 0; j < 4; ++j) *(Pack<float, 4>*)&p_tile[tx * 4 + j][ty * 4] = p[j];
   __syncthreads();
 )",
-        k_.size, kKeyRow, scores(), chunks());
+        k_.size, kKeyRow, k_.zero_if_hidden ? "\n    int hidden = 0;  // bits of keys" : "",
+        scores(), k_.zero_if_hidden ? "      if (hidden >> j & 1) p[j].v[i] = 0.0f;\n" : "",
+        chunks());
     load("v", "key", "width", kKeys, k_.width, k_.v_along_width, "at", "a.keys");
     out_ += fmt::format(R"(  __syncthreads();
 #pragma unroll 4
@@ -379,6 +397,13 @@ class AttentionSource {
   /// Queries whose weights become 0: products are 0, but NaN with the values that are no numbers.
   /// Weights whose sum is 0 have been 0; else (scores that are NaN: rare) the products are made.
   void zero_products() {
+    if (k_.zero_if_hidden)  // their weights are 0 already
+      out_ += R"(#pragma unroll
+  for (int lane = 1; lane < 8; lane *= 2) shown |= __shfl_xor_sync(0xffffffffu, shown, lane);
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    if (!(shown >> i & 1)) sum[i] = 1.0f;
+)";
     if (!k_.zero_if_nan && !k_.zero_if_masked) return;
     if (k_.zero_if_masked)
       line(1,
@@ -415,7 +440,7 @@ class AttentionSource {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {{
         const int width = c * 32 + tx * 4 + j;
-        if (width < {1}) y[query * a.y_stride[{2}] + width * a.y_stride[{3}]] = narrowed(o[i][c][j] / sum[i]);
+        if (width < {1}) y[query * a.y_stride[{2}] + width * a.y_stride[{3}]] = narrowed(o[i][c][j] / sum[i] * __int_as_float((int)a.v_scale));
       }}
   }}
 )",
@@ -437,7 +462,7 @@ std::string cuda_attention_arguments(const CudaAttentionKernel& k, const CudaAtt
                                      std::span<void* const> pointers) {
   CudaArguments out(k.wide_index);
   for (const void* p : pointers) out.pointer(p);
-  for (const float f : {g.scale, g.after, g.fill}) out.index(std::bit_cast<int32_t>(f));
+  for (const float f : {g.scale, g.after, g.fill, g.v_scale}) out.index(std::bit_cast<int32_t>(f));
   for (int64_t v : {g.queries, g.keys, g.query_blocks(k)}) out.index(v);
   if (g.batch.empty()) out.index(1);
   for (int64_t b : g.batch) out.index(b);

@@ -6,6 +6,7 @@
 // with the same sizes of a head.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,6 +16,7 @@
 #include "codegen/program/row_loops.h"
 #include "engine/base/applicable.h"
 #include "engine/contract/attention.h"
+#include "engine/semantics/scalar.h"
 
 namespace ferrule {
 
@@ -23,8 +25,9 @@ struct CudaAttentionKernel {
   DType type = DType::f32;
   int size = 0, width = 0;  ///< elements of a query and key, of a value
   int batch_rank = 0;
-  bool masked = false, kept = false, fill_added = false, inverted = false;
-  bool zero_if_nan = false, zero_if_masked = false;
+  bool masked = false, kept = false, fill_added = false, added_last = false, inverted = false;
+  bool zero_if_nan = false, zero_if_masked = false, zero_if_hidden = false;
+  std::optional<Program> cap;  ///< of one f32, expanded
   bool q_along_size = true, k_along_size = true,
        v_along_width = true;  ///< which neighbours lie side by side; else queries or keys
   int vector = 1;  ///< elements read at once along a head; pointers must be aligned to them
@@ -35,7 +38,7 @@ struct CudaAttentionKernel {
 
 struct CudaAttentionGeometry {
   int64_t queries = 0, keys = 0;
-  float scale = 1, after = 1, fill = 0;
+  float scale = 1, after = 1, fill = 0, v_scale = 1;
   std::vector<int64_t> batch;  ///< sizes
   /// Per batch axis, then along the last two axes as the products see them; 0 where broadcast.
   std::vector<int64_t> q, k, v, y, mask, keep;
@@ -56,10 +59,11 @@ struct AttentionLayouts {
   RowLayout q, k, v, y;
   const RowLayout *mask = nullptr, *keep = nullptr;
 };
-/// `aligned`: pointers are multiples of 16 bytes. Not applicable (sizes that do not broadcast,
-/// heads too large).
+/// `aligned`: pointers are multiples of 16 bytes. `cap`: the attention's, as a program of one f32;
+/// null: it has none. Not applicable (sizes that do not broadcast, heads too large).
 Applicable<CudaAttentionPlan> plan_cuda_attention(const Attention& attention, DType type,
                                                   const AttentionLayouts& layouts, bool aligned,
+                                                  const Program* cap = nullptr,
                                                   std::string_view wanted = {});
 
 /// CUDA C++ with one kernel `entry` (an identifier). `comment`: rule and nodes, from the model;

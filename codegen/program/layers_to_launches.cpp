@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "codegen/program/role_formula.h"
 #include "engine/base/diagnostics.h"
 #include "engine/contract/anchored.h"
 #include "engine/contract/attention.h"
@@ -222,6 +223,9 @@ class LayerLowering {
   /// One kernel that reads the whole body.
   Status joint() {
     Launch l = whole();
+    for (const auto& [role, formula] : node_.roles->formulas) {
+      FERRULE_ASSIGN(l.formulas[role], required(role_formula(ops_, *formula, layer_.name)));
+    }
     if (l.work == Work::attention && !options_.strict) return attention(std::move(l));
     return add(std::move(l));
   }

@@ -3,6 +3,7 @@
 // kernel for a pointwise region; a copy; a view (no kernel). It opens no device library: explain's
 // `kernels` is counted of it (codegen/annotate_plan.h), and the backends launch exactly this.
 #pragma once
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,6 +31,8 @@ struct Launch {
   const Graph* graph =
       nullptr;  ///< where `node` and the value ids below live: the plan's graph or a group's body
   const Roles* roles = nullptr;  ///< of the layer's group, by its inputs and outputs
+  std::map<std::string, Program, std::less<>>
+      formulas;  ///< those of the roles, over f32 (codegen/program/role_formula.h)
   NodeId node;                   ///< the anchor; none for generated regions without one
   std::vector<PostOp>
       post_ops;  ///< library: operand k of a binary / sum is inputs[post_op.operand]

@@ -23,13 +23,17 @@ Attention attention_of(const Roles& roles) {
   if (const RoleTensor* mask = roles.tensor("add")) a.mask = *mask;
   if (const RoleTensor* keep = roles.tensor("keep")) a.keep = *keep;
   a.fill_added = roles.number("fill_added") != 0;
+  a.added_last = roles.number("added_last") != 0;
   a.inverted = roles.number("inverted") != 0;
   // Kernels scale the product: in f32, where what the factors keep from overflow in f16 is none.
   a.scale = roles.number("scale") * roles.number("q_scale") * roles.number("k_scale");
   a.after = roles.number("after");
+  a.v_scale = roles.number("v_scale");
   a.fill = roles.number("fill");
   a.zero_if_nan = roles.number("zero_if_nan") != 0;
   a.zero_if_masked = roles.number("zero_if_masked") != 0;
+  a.zero_if_hidden = roles.number("zero_if_hidden") != 0;
+  a.cap = roles.formula("cap");
   return a;
 }
 
@@ -40,6 +44,8 @@ Accept library_attends(const Graph& body, const Attention& a, const Target& targ
   if (std::ranges::find(types, body.value(body.inputs()[a.q.slot]).type.dtype) == types.end())
     return {Truth::no, {}};
   if (a.keep) return {Truth::no, "scores that are replaced"};
+  if (a.v_scale != 1) return {Truth::no, "values that are scaled"};
+  if (a.cap) return {Truth::no, "scores that are capped"};
   if (a.after != 1) return {Truth::no, "masked scores that are scaled"};
   if (a.rank() > kMostLibraryRank) return {Truth::no, "more than two batch axes"};
   // The largest score of a row is found before it is scaled.

@@ -17,12 +17,16 @@ struct Attention {
   std::optional<RoleTensor> mask;  ///< added to the scores, broadcast
   std::optional<RoleTensor> keep;  ///< bool, broadcast: scores that count; the others are `fill`
   bool fill_added = false;         ///< or `fill` is added to them, and no `mask`
+  bool added_last = false;         ///< `mask` is added behind `after` and `fill`
   bool inverted = false;           ///< `keep` says which do not count
   double scale = 1;                ///< of the product
   double after = 1;                ///< of the scores, `mask` added
+  double v_scale = 1;              ///< of the values
   double fill = 0;
   bool zero_if_nan = false;     ///< rows of the softmax that are NaN (all keys masked) become 0
   bool zero_if_masked = false;  ///< where minus infinity is added for all keys
+  bool zero_if_hidden = false;  ///< weights of scores that are `fill`
+  const Graph* cap = nullptr;   ///< what becomes of a scaled score, in front of `mask`; null: nothing
   int rank() const { return static_cast<int>(y.axes.size()); }
 };
 Attention attention_of(const Roles& roles);

@@ -1,6 +1,7 @@
 // Functions of conditions: what moving a Transpose past its readers would bring, and products
 // written as index equations.
 #include <algorithm>
+#include <cctype>
 #include <map>
 #include <set>
 
@@ -124,10 +125,20 @@ struct Equation {
   std::string result;
 };
 
-/// "bij,bjk->bik"; letters only, no letter twice in one term. An equation without "->" is not
-/// taken.
-std::optional<Equation> equation(const Val& v) {
-  auto text = get<std::string>(v);
+/// "..." of a term whose operand has `rank` axes, as digits: the last one is 9, as operands broadcast.
+bool spell_out(std::string& term, int64_t rank) {
+  const size_t at = term.find("...");
+  if (at == term.npos) return true;
+  const int64_t n = rank - static_cast<int64_t>(term.size() - 3);
+  if (n < 0 || n > 10) return false;
+  term.replace(at, 3, std::string("0123456789").substr(static_cast<size_t>(10 - n)));
+  return true;
+}
+
+/// "bij,bjk->bik"; no letter twice in one term, "..." for as many axes in each. `args`: it, and the
+/// operands' ranks. An equation without "->" is not taken.
+std::optional<Equation> equation(Args args) {
+  auto text = get<std::string>(args[0]);
   if (!text) return std::nullopt;
   std::string s;
   std::copy_if(text->begin(), text->end(), std::back_inserter(s), [](char c) { return c != ' '; });
@@ -139,11 +150,20 @@ std::optional<Equation> equation(const Val& v) {
       e.operands.emplace_back();
     else
       e.operands.back() += c;
+  int64_t result_rank = -1;
+  for (size_t k = 0; k < e.operands.size(); ++k) {
+    const int64_t* rank = k + 1 < args.size() ? get<int64_t>(args[k + 1]) : nullptr;
+    const size_t written = e.operands[k].size();
+    if (!spell_out(e.operands[k], rank ? *rank : -1)) return std::nullopt;
+    if (e.operands[k].size() != written)
+      result_rank = static_cast<int64_t>(e.result.size() + e.operands[k].size() - written);
+  }
+  if (!spell_out(e.result, result_rank)) return std::nullopt;
   std::vector<std::string> terms = e.operands;
   terms.push_back(e.result);
   for (const std::string& t : terms) {
     if (!std::all_of(t.begin(), t.end(),
-                     [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }))
+                     [](unsigned char c) { return std::isalnum(c) != 0; }))
       return std::nullopt;
     if (std::set<char>(t.begin(), t.end()).size() != t.size()) return std::nullopt;
   }
@@ -158,7 +178,7 @@ Val places(const std::string& to, const std::string& from) {
 }
 
 Val einsum_transpose(const EvalContext&, Args a) {
-  auto e = equation(a[0]);
+  auto e = equation(a);
   if (!e || e->operands.size() != 1) return unknown("an equation of one operand");
   std::string x = e->operands[0], y = e->result;
   if (x.size() != y.size() ||
@@ -167,11 +187,16 @@ Val einsum_transpose(const EvalContext&, Args a) {
   return places(y, x);
 }
 
-/// A product over one index, [batch.., m, k] x [batch.., k, n]: the permutations that make it one.
+/// A product over one index, [batch.., m, k] x [batch.., k, n]: the permutations that make it one,
+/// and whether the second operand comes first (its own index is the result's last but one).
 Val einsum_matmul(const EvalContext&, Args a) {
-  auto e = equation(a[0]);
+  auto e = equation(a);
   if (!e || e->operands.size() != 2) return unknown("an equation of two operands");
-  const std::string &x = e->operands[0], &w = e->operands[1], &y = e->result;
+  std::string x = e->operands[0], w = e->operands[1];
+  const std::string& y = e->result;
+  const bool second = y.size() > 2 && x.find(y.back()) != x.npos && w.find(y.back()) == w.npos &&
+                      w.find(y.end()[-2]) != w.npos && x.find(y.end()[-2]) == x.npos;
+  if (second) std::swap(x, w);
   auto in = [](const std::string& s, char c) { return s.find(c) != s.npos; };
   std::string batch, rows, columns, summed;
   for (char c : y) {
@@ -188,7 +213,7 @@ Val einsum_matmul(const EvalContext&, Args a) {
                    (rows.size() == 1 || (rows.size() > 1 && batch.empty()));
   if (!one) return unknown("an equation of one product");
   return make_list({places(batch + rows + summed, x), places(batch + summed + columns, w),
-                    places(y, batch + rows + columns)});
+                    places(y, batch + rows + columns), Val{second}});
 }
 
 const Function kLayoutFunctions[] = {
@@ -197,12 +222,12 @@ const Function kLayoutFunctions[] = {
       "readers: -1 where it meets "
       "its inverse, 0 where it merges with another, 1 where it has to stay"},
      transposes_below},
-    {{"einsum_transpose", "(equation: string) -> list",
-      "the permutation that an index equation of one operand is"},
+    {{"einsum_transpose", "(equation: string, rank: int = 0) -> list",
+      "the permutation that an index equation of one operand is; the rank is for equations with ..."},
      einsum_transpose},
-    {{"einsum_matmul", "(equation: string) -> list",
-      "permutations of the two operands and of the result that make an index equation a MatMul; "
-      "not known if it is none"},
+    {{"einsum_matmul", "(equation: string, rank: int = 0, rank2: int = 0) -> list",
+      "permutations of the first and second factor and of the result that make an index equation a "
+      "MatMul, and whether the second operand is the first factor; not known if it is none"},
      einsum_matmul},
 };
 

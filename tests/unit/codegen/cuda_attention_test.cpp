@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "codegen/cuda/nvrtc.h"
+#include "codegen/program/role_formula.h"
 #include "engine/base/tolerance.h"
 #include "engine/graph/compare.h"
 #include "engine/interpreter/interpreter.h"
@@ -33,6 +35,10 @@ struct AttentionForm {
   double odd = 0;                 ///< share of the values that are NaN or infinite
   bool guarded = false;           ///< weights are 0 where all keys are masked; queries are odd, too
   std::optional<Dims> keep;       ///< of truth values that choose the mask, or 0, or minus infinity
+  std::optional<double> fill;     ///< or what else scores are, where there are none of `keep`
+  bool late = false;              ///< the mask is added behind these
+  bool hides = false;             ///< and the weights there are 0
+  double cap = 0, v_scale = 1;
 };
 
 /// `value` in the place of about this share of its elements.
@@ -96,7 +102,18 @@ RowGraph graph_of(const AttentionForm& f, std::mt19937& rng) {
     return r.graph.add_constant(name, Tensor::scalar(f.type, x));
   };
   const double low = -std::numeric_limits<double>::infinity();
-  if (f.keep) {
+  if (f.cap > 0) {
+    at = r.node("Tanh", {r.node("Div", {at, number("cap", f.cap)})});
+    at = r.node("Mul", {at, number("height", f.cap)});
+  }
+  ValueId kept;
+  if (f.keep && f.fill) {
+    Tensor keep = random_of(DType::boolean, *f.keep, rng);
+    strew(keep, 0, f.hidden, rng);
+    kept = r.input(keep);
+    if (mask && !f.late) at = r.node("Add", {at, std::exchange(mask, ValueId{})});
+    at = r.node("Where", {kept, at, number("fill", *f.fill)});
+  } else if (f.keep) {
     Tensor keep = random_of(DType::boolean, *f.keep, rng);
     strew(keep, 0, f.hidden, rng);
     mask = r.node("Where",
@@ -114,7 +131,8 @@ RowGraph graph_of(const AttentionForm& f, std::mt19937& rng) {
                   none = r.node("Equal", {most, number("low", low)});
     at = r.node("Where", {none, number("zero", 0), at});
   }
-  at = r.node("MatMul", {at, v});
+  if (f.hides) at = r.node("Where", {kept, at, number("zero", 0)});
+  at = r.node("MatMul", {at, f.v_scale != 1 ? r.node("Mul", {v, number("gain", f.v_scale)}) : v});
   if (f.turned && f.batch.size() == 2)
     at = r.node("Transpose", {at}, {{"perm", std::vector<int64_t>{0, 2, 1, 3}}});
   r.graph.add_output(at);
@@ -149,7 +167,8 @@ AttentionCase case_of(const AttentionForm& f, std::mt19937& rng, bool aligned,
   AttentionCase c{graph_of(f, rng), {}, {}, 0, {}};
   // Where cuDNN has attention, a mask that is chosen is a layer of its own.
   const Node& group =
-      f.keep ? group_by("attention_chosen", c.r.graph, "sm_75") : group_by("attention", c.r.graph);
+      f.keep && !f.fill ? group_by("attention_chosen", c.r.graph, "sm_75")
+                        : group_by(f.hides ? "attention_hidden" : "attention", c.r.graph);
   c.a = attention_of(*group.roles);
   c.inputs = group.inputs, c.result = group.outputs[0];
   auto placed = [&](const RoleTensor& role) {
@@ -159,7 +178,10 @@ AttentionCase case_of(const AttentionForm& f, std::mt19937& rng, bool aligned,
   AttentionLayouts l{placed(c.a.q), placed(c.a.k), placed(c.a.v), placed(c.a.y)};
   if (c.a.mask) mask = placed(*c.a.mask), l.mask = &mask;
   if (c.a.keep) keep = placed(*c.a.keep), l.keep = &keep;
-  auto plan = plan_cuda_attention(c.a, f.type, l, aligned);
+  std::optional<Program> cap;
+  REQUIRE((c.a.cap != nullptr) == (f.cap > 0));
+  if (c.a.cap) cap = *role_formula(operators(), *c.a.cap, "");
+  auto plan = plan_cuda_attention(c.a, f.type, l, aligned, cap ? &*cap : nullptr);
   REQUIRE_MESSAGE(plan.has_value(), (plan ? "" : plan.error().reason()));
   c.plan = *plan;
   c.plan.kernel.wide_index = rng() % 4 == 0;
@@ -209,6 +231,31 @@ void check(const AttentionCase& c, const HostKernels& kernels) {
 }
 
 }  // namespace
+
+TEST_CASE("scores that are capped, filled or masked last, weights that are hidden, values that are scaled") {
+  if (HostKernels::missing()) return;
+  std::mt19937 rng(7);
+  std::vector<AttentionForm> forms;
+  for (const DType type : {DType::f32, DType::f16})
+    for (const double fill : {-3.0, -std::numeric_limits<double>::infinity()})
+      for (const bool hides : {false, true}) {
+        AttentionForm f{type, {2, 2}, 37, 70, 16, 24, Dims{2, 1, 37, 70}};
+        f.keep = Dims{2, 1, 1, 70}, f.fill = fill, f.hides = hides, f.hidden = 0.3, f.late = !hides;
+        forms.push_back(f);
+        f.keep = Dims{37, 1}, f.late = false, f.cap = hides ? 0 : 2.5, f.odd = 0.01;  // queries without a key
+        forms.push_back(f);
+        f.keep = Dims{37, 70}, f.mask.reset(), f.v_scale = hides ? 1 : -1.5, f.cap = 0;
+        forms.push_back(f);
+      }
+  AttentionForm plain{DType::f32, {3}, 5, 40, 8, 12, Dims{40}};
+  plain.cap = 0.5, plain.v_scale = 3;
+  forms.push_back(plain);
+  HostKernels kernels;
+  std::vector<AttentionCase> cases;
+  for (const AttentionForm& f : forms) cases.push_back(case_of(f, rng, false, kernels));
+  REQUIRE(kernels.compile() == "");
+  for (const AttentionCase& c : cases) check(c, kernels);
+}
 
 TEST_CASE("the attention kernel equals its nodes, one by one") {
   if (HostKernels::missing()) return;
