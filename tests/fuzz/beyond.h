@@ -26,11 +26,14 @@ struct Exact {
   const Tensor& value;            ///< in f64, not rounded to its type
   std::vector<Tensor> roundings;  ///< results that are right but for rounding: the interpreter's,
                                   ///< and those in f64 with noise
-  /// What comes of numbers on the way that the tolerance lets overflow, if that was asked.
+  /// What comes of numbers on the way that the tolerance lets overflow, if that was asked. Where it
+  /// is NaN, infinities of both signs may have met, or only some of them.
   const Tensor* overflowing = nullptr;
 
   bool may_be(double infinite, int64_t k) const {
-    return !std::isfinite(infinite) && overflowing && same_kind(infinite, overflowing->at_f64(k));
+    if (std::isfinite(infinite) || !overflowing || std::isnan(value.at_f64(k))) return false;
+    const double early = overflowing->at_f64(k);
+    return std::isnan(early) || same_kind(infinite, early);
   }
 };
 

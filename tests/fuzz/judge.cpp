@@ -344,7 +344,8 @@ Result<Judge::Ran> Judge::by_program(const Case& c, const Configuration& configu
 void Judge::compare(const Named& got, const Named& want, const Case& c, Verdict& verdict) const {
   const auto g = graph(c);
   const DType widest = g ? coarsest(*g) : DType::f64;
-  std::optional<Named> exact, early;
+  std::optional<Named> exact;
+  Named early;
   std::vector<Named> roundings;
   for (const auto& [name, w] : want) {
     const auto it = got.find(name);
@@ -360,12 +361,12 @@ void Judge::compare(const Named& got, const Named& want, const Case& c, Verdict&
     if (d.at >= 0 && is_float(w.dtype()) && g) {
       if (!exact) {
         if (auto e = interpreted(*g, c, true)) exact = *e, roundings = moved(*g, c);
+        if (auto e = overflowing(*g, c)) early = *e;
       }
       if (exact) {
         Exact e{exact->at(name), {w}};
         for (const Named& r : roundings) e.roundings.push_back(r.at(name));
-        if (d.not_finite && !early) early = overflowing(*g, c).value_or(*exact);
-        if (early) e.overflowing = &early->at(name);
+        if (early.contains(name)) e.overflowing = &early.at(name);
         at = beyond(it->second, w, e, allowed);
       }
       verdict.arbitrated = at < 0;

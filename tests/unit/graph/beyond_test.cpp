@@ -2,6 +2,8 @@
 // type.
 #include <doctest/doctest.h>
 
+#include <array>
+
 #include "tests/fuzz/beyond.h"
 #include "tests/fuzz/draw.h"
 #include "tests/fuzz/noise.h"
@@ -152,6 +154,13 @@ TEST_CASE("what nearly overflows on the way may be infinite, and nothing else") 
       CHECK_FALSE(accepts(NAN, r.exact[1], &early));
       CHECK_FALSE(accepts(r.exact[0], sign * INFINITY, &early));
       CHECK_FALSE(accepts(0, r.exact[1], &early));
+      // Two such numbers that cancel: either may overflow, or both.
+      const Tensor met = Tensor::of<double>(DType::f64, {2}, std::array{0.0 / 0.0, on_the_way[1]});
+      for (const double any : std::array<double, 3>{INFINITY, -INFINITY, NAN}) {
+        CHECK(accepts(any, r.exact[1], &met));
+        CHECK_FALSE(accepts(r.exact[0], any, &met));
+      }
+      CHECK_FALSE(accepts(0, r.exact[1], &met));
     }
 }
 
