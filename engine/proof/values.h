@@ -13,7 +13,7 @@ enum class Magnitudes : uint8_t {
   few,      ///< -1, 0, 1 and halves: equal numbers, ties
   scaled,   ///< all of one magnitude, which may be any of the type's
   wide,     ///< each of a magnitude of its own, log-uniform over the type's range
-  limits,   ///< least, greatest, next to them, powers of two; floats: also the smallest normal and
+  limits,   ///< least, greatest, next to them, powers of two; booleans: true; floats: also the smallest normal and
             ///< subnormal
   special,  ///< NaN, infinities, both zeros, between small ones
 };
