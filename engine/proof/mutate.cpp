@@ -42,6 +42,7 @@ class Mutator {
     spatial_axis();
     groups();
     further_operands();
+    absent_operands();
     of_operator_ = false;
     orders();
     element_types();
@@ -629,6 +630,41 @@ class Mutator {
           add(fmt::format("{} gets {} as operand {}", op_of(n),
                           t.dtype() == DType::boolean ? "true" : "2", slot),
               [=](Graph& g) { g.set_input(n, slot, g.add_constant(g.fresh_name("more"), t)); });
+    }
+  }
+
+  /// Optional operands that are left out, as lists that are as long as an axis of the first operand.
+  void absent_operands() {
+    for (NodeId n : g_.order()) {
+      const OperatorSchema* schema = operator_schema(g_.node(n));
+      const ValueId x = g_.input(n, 0);
+      if (!schema || !x || !g_.value(x).type.shape) continue;
+      std::set<int64_t> sizes;
+      for (const Dim& d : *g_.value(x).type.shape)
+        if (d.is_constant()) sizes.insert(d.value_or(0));
+      for (size_t slot = 1; slot < schema->inputs.size(); ++slot) {
+        const OperandSchema& o = schema->inputs[slot];
+        if (!o.optional || o.types.empty() || g_.input(n, slot)) continue;
+        DType t = o.types.front();
+        for (size_t k = 0; k < g_.node(n).inputs.size() && k < schema->inputs.size(); ++k)
+          if (g_.input(n, k) && schema->inputs[k].variable == o.variable)
+            t = g_.value(g_.input(n, k)).type.dtype;
+        if (size_bits(t) % 8) continue;
+        for (int64_t size : sizes) {
+          add(fmt::format("{} gets {} numbers as {}", op_of(n), size, o.name), [=](Graph& g) {
+            g.set_input(n, slot, g.add_input(g.fresh_name("more"), {t, Shape{Dim(size)}}));
+          });
+          std::vector<double> counted;  // down from the longest axis
+          for (int64_t k = 0; k < size && size <= 16; ++k)
+            counted.push_back(std::max(1.0, static_cast<double>(*sizes.rbegin() - k)));
+          if (!counted.empty())
+            add(fmt::format("{} gets {} counted numbers as {}", op_of(n), size, o.name),
+                [=](Graph& g) {
+                  g.set_input(n, slot,
+                              g.add_constant(g.fresh_name("more"), filled(t, {size}, counted)));
+                });
+        }
+      }
     }
   }
 

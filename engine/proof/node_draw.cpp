@@ -101,6 +101,11 @@ std::vector<DType> NodeDraw::allowed(const Node& n, size_t slot) const {
   return f && slot == 0 ? f->types : std::vector<DType>();
 }
 
+bool NodeDraw::sequence_lengths(const Node& n, size_t slot) {
+  const OperatorSchema* s = operator_schema(n);
+  return s && slot < s->inputs.size() && s->inputs[slot].name == "sequence_lens";
+}
+
 /// Operands of one variable have one element type.
 std::string NodeDraw::variable(const Node& n, size_t slot) const {
   const OperatorSchema* s = operator_schema(n);
@@ -194,7 +199,8 @@ bool NodeDraw::types(const Node& n, std::vector<OperandDraw>& in, const std::vec
     if (t == DType::undefined || (!can.empty() && !contains(can, t))) t = element(can);
     of_variable.try_emplace(var, t);
     const bool was = static_cast<bool>(o.value), held = was && g_.constant(o.value);
-    const bool list = lists_only(can) && !(o.name && o.name->shape);
+    const bool lengths = sequence_lengths(n, k);
+    const bool list = lists_only(can) && !(o.name && o.name->shape) && !lengths;
     const bool constant = was ? held : o.number || o.name->constant || draw_.chance(list ? 85 : 12);
     int way = -1;
     std::optional<Tensor> contents;
@@ -214,7 +220,10 @@ bool NodeDraw::types(const Node& n, std::vector<OperandDraw>& in, const std::vec
       shape = o.name->shape ? pattern_shape(*o.name->shape, sizes)
                             : propose_.shape(world_, beside, place, way);
       if (shape.size() > kRank || elements(shape) > kElements) return false;
-      if (constant) contents = propose_.contents(t, constant_dims(shape), g_);
+      if (constant && lengths && !beside.empty() && !beside.front().empty())
+        contents = propose_.lengths(t, constant_dims(shape), beside.front()[0].value_or(1));
+      else if (constant)
+        contents = propose_.contents(t, constant_dims(shape), g_);
     }
     if (way >= 0) ways_.emplace_back(place, way);
     if (contents) {

@@ -52,6 +52,8 @@ class NodeDraw {
   std::optional<int64_t> groups(const Node& n) const;
   std::vector<DType> allowed(const Node& n, size_t slot) const;
   std::string variable(const Node& n, size_t slot) const;
+  /// Whether the operand holds lengths of sequences.
+  static bool sequence_lengths(const Node& n, size_t slot);
   DType element(const std::vector<DType>& allowed);
   void give(OperandDraw& o, Type type, std::optional<Tensor> contents);
   Shape pattern_shape(const std::vector<DimPattern>& p, Sizes& sizes);

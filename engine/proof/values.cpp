@@ -160,7 +160,7 @@ Tensor drawn_tensor(DType dtype, const std::vector<int64_t>& dims, Draw& draw,
           ? static_cast<int>(draw.between(int64_t{l.min_exponent}, int64_t{l.max_exponent}))
           : static_cast<int>(draw.below(size_bits(dtype) + 1)) - is_signed_int(dtype);
   // Sums of what is as large as it can be leave other types.
-  const bool top = magnitudes == Magnitudes::limits && is_int(dtype) && draw.chance(25);
+  const bool top = magnitudes == Magnitudes::limits && is_int(dtype) && draw.chance(50);
   for (int64_t i = 0; i < t.numel(); ++i) {
     char* to = static_cast<char*>(bytes) + static_cast<size_t>(i) * size;
     if (dtype == DType::boolean) {
