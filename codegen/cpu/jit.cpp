@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <future>
+#include <list>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
@@ -44,8 +45,19 @@ std::string symbol_of(const std::string& identity) {
 }  // namespace
 
 struct CpuJit::Impl {
+  struct Entry {
+    std::string identity;
+    CompiledKernel kernel;
+    llvm::orc::ResourceTrackerSP code;
+    std::promise<Status> built;
+    std::shared_future<Status> status{built.get_future()};
+  };
+  using Entries = std::list<std::shared_ptr<Entry>>;
+
   std::mutex mutex;
-  std::unordered_map<std::string, std::shared_future<Result<KernelPtr>>> kernels;
+  Entries entries;  ///< the one that was asked for last is at the end
+  std::unordered_map<std::string_view, Entries::iterator> by_identity;
+  size_t most = 1024;
   std::unique_ptr<llvm::orc::LLJIT> jit;
   std::string broken;  ///< why there is no jit
   std::atomic<int64_t> count{0}, serial{0};
@@ -69,26 +81,66 @@ struct CpuJit::Impl {
       broken = llvm::toString(std::move(e));
   }
 
-  Result<KernelPtr> build(const KernelKey& key, const std::string& identity, std::string_view name,
-                          DiskCache* cache) {
+  /// The entry, and whether the caller is to build it. Others may hold it from here on alone, so
+  /// that one that the list alone holds stays so while the mutex is held.
+  std::pair<std::shared_ptr<Entry>, bool> find(std::string identity) {
+    const std::lock_guard lock(mutex);
+    if (auto it = by_identity.find(identity); it != by_identity.end()) {
+      entries.splice(entries.end(), entries, it->second);
+      return {*it->second, false};
+    }
+    auto entry = std::make_shared<Entry>();
+    entry->identity = std::move(identity);
+    entries.push_back(entry);
+    by_identity[entry->identity] = std::prev(entries.end());
+    unload_idle();
+    return {entry, true};
+  }
+
+  /// With the mutex held.
+  void unload_idle() {
+    for (auto it = entries.begin(); entries.size() > most && it != entries.end();) {
+      if (it->use_count() > 1) {
+        ++it;
+        continue;
+      }
+      std::atomic_thread_fence(std::memory_order_acquire);  // whoever held it has run it before
+      it = unload(it);
+    }
+  }
+  Entries::iterator unload(Entries::iterator it) {
+    Entry& entry = **it;
+    if (entry.code)
+      if (auto e = entry.code->remove()) llvm::consumeError(std::move(e));
+    by_identity.erase(entry.identity);
+    return entries.erase(it);
+  }
+  /// What could not be built may be asked for again: memory may be there then.
+  void forget(const Entry& entry) {
+    const std::lock_guard lock(mutex);
+    if (auto it = by_identity.find(entry.identity); it != by_identity.end()) unload(it->second);
+  }
+
+  Status build(const KernelKey& key, Entry& entry, std::string_view name, DiskCache* cache) {
     if (!broken.empty()) return error(Code::codegen_failed, "", broken);
     FERRULE_ASSIGN(CpuIsa isa, cpu_isa(key.target));
     FERRULE_TRY(runs_here(isa));
-    const std::string symbol = symbol_of(identity);
-    auto object = cache ? cache->get(identity) : std::nullopt;
+    const std::string symbol = symbol_of(entry.identity);
+    auto object = cache ? cache->get(entry.identity) : std::nullopt;
     if (!object) {
       FERRULE_ASSIGN(object, compile_cpu(key, symbol, CodeForm::object));
       ++count;
-      if (cache) cache->put(identity, *object);
+      if (cache) cache->put(entry.identity, *object);
     }
-    auto kernel = std::make_shared<CompiledKernel>();
-    kernel->symbol = fmt::format("ferrule_{}_{}", to_identifier(name), serial++);
-    if (auto e = jit->addObjectFile(llvm::MemoryBuffer::getMemBufferCopy(*object, symbol)))
+    entry.kernel.symbol = fmt::format("ferrule_{}_{}", to_identifier(name), serial++);
+    entry.code = jit->getMainJITDylib().createResourceTracker();
+    if (auto e =
+            jit->addObjectFile(entry.code, llvm::MemoryBuffer::getMemBufferCopy(*object, symbol)))
       return failed(std::move(e));
     auto address = jit->lookup(symbol);
     if (!address) return failed(address.takeError());
-    kernel->fn = address->toPtr<KernelFn>();
-    return KernelPtr(std::move(kernel));
+    entry.kernel.fn = address->toPtr<KernelFn>();
+    return {};
   }
 };
 
@@ -101,27 +153,26 @@ CpuJit& CpuJit::instance() {
 
 int64_t CpuJit::compiled() const { return impl_->count; }
 
-Result<KernelPtr> CpuJit::compile(const KernelKey& key, std::string_view name, DiskCache* cache) {
-  const std::string id = identity(key);
-  std::promise<Result<KernelPtr>> mine;
-  std::shared_future<Result<KernelPtr>> theirs;
-  {
-    std::lock_guard lock(impl_->mutex);
-    auto [it, fresh] = impl_->kernels.try_emplace(id);
-    if (fresh)
-      it->second = mine.get_future().share();
-    else
-      theirs = it->second;
-  }
-  if (theirs.valid()) return theirs.get();
-  Result<KernelPtr> result = impl_->build(key, id, name, cache);
-  mine.set_value(result);
-  return result;
+void CpuJit::keep_at_most(size_t kernels) {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->most = kernels;
+  impl_->unload_idle();
 }
 
-std::vector<Result<KernelPtr>> CpuJit::compile_many(std::span<const Request> requests, int threads,
-                                                    DiskCache* cache) {
-  std::vector<Result<KernelPtr>> results(requests.size());
+Result<KernelPtr> CpuJit::compile(const KernelKey& key, std::string_view name, DiskCache* cache) {
+  const auto [entry, mine] = impl_->find(identity(key));
+  if (mine) {
+    const Status status = impl_->build(key, *entry, name, cache);
+    if (!status) impl_->forget(*entry);
+    entry->built.set_value(status);
+  }
+  FERRULE_TRY(entry->status.get());
+  return KernelPtr(entry, &entry->kernel);
+}
+
+CpuJit::Compiled CpuJit::compile_many(std::span<const Request> requests, int threads,
+                                      DiskCache* cache) {
+  Compiled results(requests.size());
   std::atomic<size_t> next{0};
   auto work = [&] {
     for (size_t k; (k = next++) < requests.size();)

@@ -1,6 +1,7 @@
 // Machine code of kernels in this process: compiled by LLVM or read from the cache on disk, linked
-// by ORC, kept for the life of the process and shared by all sessions. Identical keys are compiled
-// once, however many threads ask.
+// by ORC, and shared by all sessions. Identical keys are compiled once, however many threads ask.
+// Code that nobody holds any more is kept for the next session, up to a bound: each kernel takes
+// mappings of memory, of which a process may have some ten thousands.
 #pragma once
 #include <memory>
 #include <span>
@@ -33,11 +34,14 @@ class CpuJit {
     KernelKey key;
     std::string name;
   };
+  using Compiled = std::vector<Result<std::shared_ptr<const CompiledKernel>>>;
   /// The same on up to `threads` threads; results in the order of the requests.
-  std::vector<Result<std::shared_ptr<const CompiledKernel>>> compile_many(
-      std::span<const Request> requests, int threads, DiskCache* cache = nullptr);
+  Compiled compile_many(std::span<const Request> requests, int threads, DiskCache* cache = nullptr);
   /// Kernels compiled so far, those from the cache not counted; for tests and reports.
   int64_t compiled() const;
+  /// Beyond so many kernels (1024 at first), those that nobody holds are unloaded, the one that was
+  /// asked for the longest time ago first.
+  void keep_at_most(size_t kernels);
 
  private:
   CpuJit();

@@ -44,6 +44,9 @@ std::optional<Attr> default_attr(const Node& n, std::string_view attribute, cons
   if (auto a = schema_default(n.domain, n.op.text(), attribute)) return a;
   if (const OpFormula* f = ops.find(n))
     if (auto it = f->attrs.find(std::string(attribute)); it != f->attrs.end()) return it->second;
+  if (const auto each = window_default(attribute))
+    if (const std::vector<int64_t> written = n.attrs.ints(attribute); !written.empty())
+      return std::vector<int64_t>(written.size(), *each);
   return std::nullopt;
 }
 

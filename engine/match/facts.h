@@ -9,7 +9,8 @@
 
 namespace ferrule {
 
-/// The default in ONNX's schema, else the one of the operator's formula.
+/// The default in ONNX's schema, else the one of the operator's formula, else that of a list that a
+/// window has (as long as the one written).
 std::optional<Attr> default_attr(const Node& n, std::string_view attribute, const Semantics& ops);
 /// Gives a new node all its attributes, as every node has them after normalisation.
 void fill_defaults(Node& n, const Semantics& ops);

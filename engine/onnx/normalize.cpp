@@ -258,8 +258,9 @@ Status softmax(Ctx& c) {
 
 // --- defaults that the schemas leave to prose
 
-void fill_ints(Ctx& c, const char* name, size_t count, int64_t value) {
-  if (c.attrs.ints(name).empty()) c.attrs.set(name, std::vector<int64_t>(count, value));
+void fill_ints(Ctx& c, const char* name, size_t count) {
+  if (c.attrs.ints(name).empty())
+    c.attrs.set(name, std::vector<int64_t>(count, *window_default(name)));
 }
 
 /// Strides, dilations and pads of convolutions and pooling, once the number of spatial axes is
@@ -275,11 +276,11 @@ Status window(Ctx& c) {
   size_t n = kernel.size();
   if (n == 0 && c.type(0).shape && c.type(0).shape->size() > 2) n = c.type(0).shape->size() - 2;
   if (n == 0) return {};
-  fill_ints(c, "strides", n, 1);
-  fill_ints(c, "dilations", n, 1);
+  fill_ints(c, "strides", n);
+  fill_ints(c, "dilations", n);
   if (c.attrs.s("auto_pad", "NOTSET") == "NOTSET" && c.attrs.ints("output_shape").empty())
-    fill_ints(c, "pads", 2 * n, 0);
-  if (c.op == "ConvTranspose") fill_ints(c, "output_padding", n, 0);
+    fill_ints(c, "pads", 2 * n);
+  if (c.op == "ConvTranspose") fill_ints(c, "output_padding", n);
   if (!pool) c.attrs.set("group", c.attrs.i("group", 1));
   return {};
 }

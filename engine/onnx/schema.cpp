@@ -104,6 +104,12 @@ std::optional<Attr> schema_default(std::string_view domain, std::string_view op,
   return it == s->attributes().end() ? std::nullopt : to_attr(it->second.default_value);
 }
 
+std::optional<int64_t> window_default(std::string_view attribute) {
+  if (attribute == "strides" || attribute == "dilations") return 1;
+  if (attribute == "pads" || attribute == "output_padding") return 0;
+  return std::nullopt;
+}
+
 void fill_schema_defaults(Node& n) {
   const onnx::OpSchema* s = newest(n.domain, n.op.text());
   if (!s) return;

@@ -13,6 +13,9 @@ namespace ferrule {
 /// The default of an attribute; nullopt: none, or no such operator.
 std::optional<Attr> schema_default(std::string_view domain, std::string_view op,
                                    std::string_view attribute);
+/// Each element of a window's list that nobody writes, which the schemas leave to prose: strides,
+/// dilations, pads, output_padding. nullopt: another attribute.
+std::optional<int64_t> window_default(std::string_view attribute);
 /// Sets the attributes that are missing and have a default.
 void fill_schema_defaults(Node& n);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 
 #include "engine/base/diagnostics.h"
 #include "engine/contract/contracts.h"
@@ -120,6 +121,32 @@ std::vector<Tensor> inputs_of(const Graph& g, const Round& round, Draw& draw) {
     inputs.push_back(drawn_tensor(t.dtype, dims, draw, round.values));
   }
   return inputs;
+}
+
+/// Numbers that constants hold and their neighbours stand in some elements: comparisons, ranges and
+/// casts change there.
+void draw_beside_constants(const Graph& g, std::vector<Tensor>& inputs, Draw& draw) {
+  constexpr int64_t kMost = 16;
+  std::vector<double> held;
+  for (ValueId v : g.constants())
+    if (const Tensor& c = *g.constant(v);
+        c.numel() <= kMost && (is_float(c.dtype()) || is_int(c.dtype())))
+      for (double d : c.to_f64())
+        if (std::isfinite(d)) held.push_back(d);
+  if (held.empty()) return;
+  for (Tensor& t : inputs) {
+    if ((!is_float(t.dtype()) && !is_int(t.dtype())) || size_bits(t.dtype()) % 8 != 0) continue;
+    const double step = is_float(t.dtype()) ? 2 * float_limits(t.dtype()).epsilon() : 0;
+    auto [changed, bytes] = Tensor::allocate(t.dtype(), t.dims());
+    std::memcpy(bytes, t.data(), static_cast<size_t>(t.bytes()));
+    for (int64_t k = 0; k < t.numel(); ++k) {
+      if (!draw.chance(30)) continue;
+      const double c = draw.of(held),
+                   by = static_cast<double>(draw.between(int64_t{-1}, int64_t{1}));
+      Tensor::put(t.dtype(), bytes, k, step != 0 && draw.chance(50) ? c * (1 + by * step) : c + by);
+    }
+    t = std::move(changed);
+  }
 }
 
 /// The shape that a pool reads; null: the node is none.
@@ -291,9 +318,11 @@ Agreement agreement(const Graph& before, const Graph& after, Numerics claim,
   const DType shortest = reduced ? shortest_float(after) : DType::undefined;
   Comparison comparison(before, after, claim, ctx);
   comparison.judge_by(shortest);
-  Draw draw(seed);
+  Draw draw(seed), beside(~seed);
   for (const Round& round : rounds_of(claim)) {
     std::vector<Tensor> inputs = inputs_of(before, round, draw);
+    if (round.values == Magnitudes::few || round.values == Magnitudes::limits)
+      draw_beside_constants(before, inputs, beside);
     if (reduced)
       for (Tensor& t : inputs) t = shortened(t, shortest);
     comparison.only_floats(round.values != Magnitudes::small && round.values != Magnitudes::few);

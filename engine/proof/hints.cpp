@@ -114,7 +114,7 @@ Hints hints_of(const Rule& rule, const std::vector<const Graph*>& cases) {
       converts |= contains(e.ops, "Cast") || contains(e.ops, "CastLike");
     });
   // A size, a count or a place that an integer of 8 bits, bf16 or f16 does not hold.
-  if (converts) out.long_sizes = {130, 260, 4101};
+  if (converts) out.long_sizes = {130, 260, 2051};
   const auto [open, modes] = std::pair(out.open_attributes, out.modes);
   for (const PatternLine& l : rule.rewrite.lines)
     each_expr(*l.expr, [&](const PatternExpr& e) { collect.pattern(e); });

@@ -38,6 +38,7 @@ class Mutator {
     of_operator_ = true;
     operators();
     attributes();
+    padding();
     groups();
     further_operands();
     of_operator_ = false;
@@ -156,7 +157,14 @@ class Mutator {
       more.emplace_back(2);
       front.insert(front.begin(), Dim(1));
       if (!less.empty()) less.pop_back();
-      for (const Shape& to : {more, front, less})
+      // More axes than any other has: what is counted from the front is another one then.
+      size_t highest = s.size();
+      for (ValueId w : inputs())
+        if (const auto& t = g_.value(w).type.shape) highest = std::max(highest, t->size());
+      Shape above = s;
+      above.insert(above.begin(), highest + 1 - s.size(), Dim(1));
+      above[0] = Dim(2);
+      for (const Shape& to : {more, front, above, less})
         if (to.size() != s.size())
           add(fmt::format("{} becomes {}", name(v), str(to)),
               [=](Graph& g) { g.set_type(v, Type{g.value(v).type.dtype, to}); });
@@ -178,6 +186,15 @@ class Mutator {
                 g.set_constant(v, repeated(*g.constant(v), dims));
               }
             });
+    // Places and axes that siblings read: as a row, as a column.
+    for (const bool column : {false, true})
+      add(fmt::format("all lists of integers become {}", column ? "columns" : "rows"),
+          [=](Graph& g) {
+            for (ValueId v : g.constants())
+              if (const Tensor& t = *g.constant(v); t.rank() == 1 && is_int(t.dtype()))
+                g.set_constant(v, t.reshaped(column ? std::vector{t.numel(), int64_t{1}}
+                                                    : std::vector{int64_t{1}, t.numel()}));
+          });
     for (ValueId v : tensors()) {
       if (g_.constant(v)->numel() > 8) continue;
       std::vector<int64_t> up = g_.constant(v)->dims();
@@ -250,6 +267,10 @@ class Mutator {
       change("varies", [](double x, int64_t i) { return x + 0.5 * static_cast<double>(i); });
       change("becomes infinite", [](double, int64_t) { return INFINITY; });
       change("becomes large", [](double, int64_t) { return 1e12; });
+      // f64 has no wider type to judge it by.
+      if (t.dtype() != DType::f64)
+        change("becomes the greatest number of its type",
+               [most = float_limits(t.dtype()).greatest()](double, int64_t) { return most; });
     }
   }
 
@@ -381,7 +402,7 @@ class Mutator {
           const ValueId first = g_.input(n, 0);
           const int rank = first ? std::max(g_.value(first).type.rank(), 0)
                                  : 0;  // an axis, counted from the other end
-          for (int64_t to : std::set<int64_t>{*i + 1, *i - 1, 0, *i - rank})
+          for (int64_t to : std::set<int64_t>{*i + 1, *i - 1, 0, *i < 0 ? *i + rank : *i - rank})
             if (to != *i) set(to);
         } else if (auto* d = std::get_if<double>(&value)) {
           set(*d * 1.5 + 0.25);
@@ -405,6 +426,34 @@ class Mutator {
           }
         }
       }
+  }
+
+  /// Padding in front of an axis, behind it, or both, and strides over it: the sizes stay as they
+  /// are where there was one element, which the window then does not see.
+  void padding() {
+    for (NodeId n : g_.order()) {
+      const OperatorSchema* schema = operator_schema(g_.node(n));
+      auto has = [&](std::string_view a) {
+        return schema && std::ranges::find(schema->attributes, a, &AttributeSchema::name) !=
+                             schema->attributes.end();
+      };
+      const ValueId x = g_.input(n, 0);
+      if (!x || !has("pads") || !has("strides") || !g_.value(x).type.shape) continue;
+      const size_t spatial = std::max<size_t>(g_.value(x).type.shape->size(), 2) - 2;
+      for (size_t axis = 0; axis < spatial && axis < 3; ++axis)
+        for (int64_t behind : {0, 1})
+          add(fmt::format("{} pads axis {} {} and strides over it", op_of(n), axis,
+                          behind ? "on both sides" : "in front"),
+              [=](Graph& g) {
+                std::vector<int64_t> pads = g.node(n).attrs.ints("pads"),
+                                     strides = g.node(n).attrs.ints("strides");
+                pads.resize(2 * spatial), strides.resize(spatial, 1);
+                pads[axis] = 1, pads[axis + spatial] = behind, strides[axis] = 2 + behind;
+                g.set_attr(n, "auto_pad", std::string("NOTSET"));
+                g.set_attr(n, "pads", std::move(pads));
+                g.set_attr(n, "strides", std::move(strides));
+              });
+    }
   }
 
   static void set_dims(Graph& g, ValueId v, const std::vector<int64_t>& dims) {

@@ -19,7 +19,7 @@ struct OperandDraw {
 };
 
 /// Of one tensor that is drawn, at most.
-inline constexpr int64_t kElements = 2048;
+inline constexpr int64_t kElements = 2200;
 inline constexpr size_t kRank = 7;
 /// Of a tensor; a size that is open counts 7.
 int64_t elements(const Shape& s);

@@ -118,6 +118,8 @@ Shape Proposer::shape(const World& w, const std::vector<Shape>& beside, const Pl
       Shape c(draw_.chance(50) || rank < 2 ? s.begin() : s.end() - 2,
               rank < 2 ? s.begin() : s.end() - 2);
       if (draw_.chance(50)) c.clear();
+      if (draw_.chance(15))
+        c.insert(c.begin(), 1 + draw_.below(2), Dim(draw_.between(int64_t{1}, int64_t{2})));
       return rank ? plus(plus(c, s.back()), Dim(size())) : s;
     }
     case 12:
@@ -331,6 +333,9 @@ Tensor Proposer::contents(DType t, const std::vector<int64_t>& dims, const Graph
     return all(draw_.chance(50) ? std::floor(std::sqrt(most)) + 1
                                 : std::floor(most / draw_.between(int64_t{2}, int64_t{4})) + 1);
   }
+  if (is_float(t) && draw_.chance(4))  // odd numbers, two of which have a product that is rounded
+    return all(std::ldexp(1.0, (float_limits(t).precision + 1) / 2) + 1 +
+               static_cast<double>(2 * draw_.below(2)));
   const int64_t how = draw_.below(100);
   if (how < 10 && !same.empty()) return *draw_.of(same);
   if (how < 32) return all(draw_.of(hints_.numbers));

@@ -27,9 +27,9 @@ namespace {
 constexpr size_t kDistinct = 1500, kOfModes = 30, kMostDistinct = 3000;
 /// Drawn at once: of those that run others are made.
 constexpr int kBatch = 40;
-/// Of the time for a rule: drawing and comparing must leave some for its conditions, and go on with
-/// what those leave.
-constexpr double kDrawing = 0.5, kDrawingOn = 0.8;
+/// Of the time for a rule, until when: drawing and comparing must leave some for pairs of changes
+/// and for the conditions, and goes on with what those leave.
+constexpr double kDrawing = 0.4, kPairing = 0.55, kDrawingOn = 0.8;
 constexpr double kShrinking = 1;
 
 class Prover {
@@ -48,6 +48,7 @@ class Prover {
     samples_.cases();
     check();
     drawn();
+    samples_.until(begin_ + ctx_.seconds * kPairing);
     samples_.pairs();
     check();
     for (const Condition& c : rule_.where) {

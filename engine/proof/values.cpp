@@ -22,6 +22,7 @@ uint64_t Draw::bits() {
 
 double FloatLimits::epsilon() const { return std::ldexp(1.0, -precision); }
 double FloatLimits::smallest() const { return std::ldexp(1.0, min_exponent - precision + 1); }
+double FloatLimits::greatest() const { return std::ldexp(2 - 4 * epsilon(), max_exponent); }
 
 FloatLimits float_limits(DType t) {
   switch (t) {
@@ -74,9 +75,8 @@ double float_value(DType t, Magnitudes m, int scale, Draw& draw) {
           static_cast<int>(draw.between(int64_t{l.min_exponent}, int64_t{l.max_exponent})), l,
           draw);
     case Magnitudes::limits: {
-      const double greatest = std::ldexp(2 - 4 * l.epsilon(), l.max_exponent);
       const bool wide = t == DType::f64;  // f32 makes 0 and infinity of the last two
-      const std::array<double, 10> all{greatest,
+      const std::array<double, 10> all{l.greatest(),
                                        std::ldexp(1.0, l.min_exponent),
                                        l.smallest(),
                                        1,

@@ -59,7 +59,8 @@ nlohmann::json tolerances() {
     out[std::string(name(t))] = {{"relative", allowed.relative},
                                  {"absolute", allowed.absolute},
                                  {"norm", allowed.norm},
-                                 {"least", allowed.least}};
+                                 {"least", allowed.least},
+                                 {"noise", allowed.noise}};
   }
   return out;
 }

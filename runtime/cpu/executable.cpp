@@ -152,7 +152,7 @@ Applicable<> CpuExecutable::build(const PrepareContext& context) {
   Context kernels{library_,        &context.ops,   &context.target, &context.limits,
                   lowered_.strict, context.tuning, &context.log};
   kernels.cancel = context.cancel, kernels.cache = context.cache;
-  FERRULE_TRY(compile_generated(kernels, context.cache));
+  FERRULE_ASSIGN(const auto compiled, compile_generated(kernels, context.cache));
   hold_weights();
   std::vector<int64_t> scratch(static_cast<size_t>(storage_.steps), 0);
   int step = 0;
@@ -240,9 +240,9 @@ void CpuExecutable::give_back_weights(const Launch& l) {
   library_.reversible.clear();
 }
 
-/// All machine code at once, on all threads; make_pointwise finds it compiled. Errors show up
-/// there.
-Status CpuExecutable::compile_generated(Context& context, DiskCache* cache) {
+/// All machine code at once, on all threads; make_pointwise finds it compiled, as long as the
+/// results are held. Errors show up there.
+Result<CpuJit::Compiled> CpuExecutable::compile_generated(Context& context, DiskCache* cache) {
   std::vector<CpuJit::Request> requests;
   for (size_t layer = 0; layer < lowered_.layers.size(); ++layer)
     for (const Launch& l : lowered_.layers[layer].launches) {
@@ -260,8 +260,7 @@ Status CpuExecutable::compile_generated(Context& context, DiskCache* cache) {
                                : pointwise_requests(context, call))
         for (CpuJit::Request& request : *r) requests.push_back(std::move(request));
     }
-  CpuJit::instance().compile_many(requests, threads(), cache);
-  return {};
+  return CpuJit::instance().compile_many(requests, threads(), cache);
 }
 
 Status CpuExecutable::allocate_arena(const Limits& limits, const std::vector<int64_t>& scratch) {

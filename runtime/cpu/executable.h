@@ -63,7 +63,7 @@ class CpuExecutable final : public Executable {
   Status measure_pass(std::vector<Measured>& rows, size_t turn);
   void hold_weights();
   void give_back_weights(const Launch& launch);
-  Status compile_generated(Context& context, DiskCache* cache);
+  Result<CpuJit::Compiled> compile_generated(Context& context, DiskCache* cache);
   Status allocate_arena(const Limits& limits, const std::vector<int64_t>& scratch);
   Status run_launches(std::span<const void* const> inputs, std::span<void* const> outputs,
                       RunObserver* observer);

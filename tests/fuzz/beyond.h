@@ -26,6 +26,15 @@ struct Exact {
   const Tensor& value;            ///< in f64, not rounded to its type
   std::vector<Tensor> roundings;  ///< results that are right but for rounding: the interpreter's,
                                   ///< and those in f64 with noise
+  /// What comes of numbers on the way that the tolerance lets overflow, if that was asked. Where it
+  /// is NaN, infinities of both signs may have met, or only some of them.
+  const Tensor* overflowing = nullptr;
+
+  bool may_be(double infinite, int64_t k) const {
+    if (std::isfinite(infinite) || !overflowing || std::isnan(value.at_f64(k))) return false;
+    const double early = overflowing->at_f64(k);
+    return std::isnan(early) || same_kind(infinite, early);
+  }
 };
 
 /// As beyond(), of all elements together: -1, or the furthest off.
@@ -58,8 +67,8 @@ inline int64_t beyond_together(const Tensor& got, const Tensor& want, const Exac
 /// The plan's result where it and the interpreter's disagree: -1 where it is no further from f64
 /// than what rounds as it may, times the factor of tolerance.h, or within the tolerance; else the
 /// first element that is. What overflows on the way may do so in either, and what is within the
-/// bound of the type's end may be infinite or not. Small elements must not be systematically off
-/// where rounding is no such error of theirs.
+/// bound of the type's end may be infinite or not, on the way too. Small elements must not be
+/// systematically off where rounding is no such error of theirs.
 inline int64_t beyond(const Tensor& got, const Tensor& want, const Exact& exact,
                       const Tolerance& allowed) {
   double largest = 1, off = 0;
@@ -78,7 +87,7 @@ inline int64_t beyond(const Tensor& got, const Tensor& want, const Exact& exact,
         g <= rounded(e + bound, got.dtype()))
       continue;
     const double as_stored = rounded(e, got.dtype());
-    if (!same_kind(g, w) && !same_kind(g, as_stored)) return k;
+    if (!same_kind(g, w) && !same_kind(g, as_stored) && !exact.may_be(g, k)) return k;
     if (!std::isfinite(g) || g == w) continue;
     if (std::isfinite(as_stored)) return k;
   }

@@ -164,9 +164,18 @@ Result<Graph> Judge::graph(const Case& c) const {
   return std::move(imported.graph);
 }
 
+Result<Named> Judge::interpreted(const Graph& g, const Case& c, InterpreterOptions options) const {
+  options.ops = language_.ops;
+  std::vector<Tensor> inputs;
+  for (ValueId v : g.inputs()) inputs.push_back(c.inputs.at(g.value(v).name));
+  FERRULE_ASSIGN(auto results, interpret(g, inputs, options));
+  Named named;
+  for (size_t k = 0; k < results.size(); ++k) named[g.value(g.outputs()[k]).name] = results[k];
+  return named;
+}
+
 Result<Named> Judge::interpreted(const Graph& g, const Case& c, bool f64, Draw* noise) const {
   InterpreterOptions options;
-  options.ops = language_.ops;
   options.f64 = f64;
   auto round_steps = [&](const Graph& of, const Node& n, Program& p) {
     const bool f64_result = of.value(n.outputs[0]).type.dtype == DType::f64;
@@ -182,12 +191,19 @@ Result<Named> Judge::interpreted(const Graph& g, const Case& c, bool f64, Draw* 
     }
   };
   if (noise) options.on_program = round_steps, options.on_node = round_results;
-  std::vector<Tensor> inputs;
-  for (ValueId v : g.inputs()) inputs.push_back(c.inputs.at(g.value(v).name));
-  FERRULE_ASSIGN(auto results, interpret(g, inputs, options));
-  Named named;
-  for (size_t k = 0; k < results.size(); ++k) named[g.value(g.outputs()[k]).name] = results[k];
-  return named;
+  return interpreted(g, c, std::move(options));
+}
+
+Result<Named> Judge::overflowing(const Graph& g, const Case& c) const {
+  InterpreterOptions options;
+  options.f64 = true;
+  options.on_node = [](const Graph& of, NodeId id, std::vector<Tensor>& results) {
+    const Node& n = of.node(id);
+    for (size_t k = 0; k < n.outputs.size() && k < results.size(); ++k)
+      if (n.outputs[k] && results[k].dtype() == DType::f64)
+        results[k] = overflowing_early(results[k], of.value(n.outputs[k]).type.dtype);
+  };
+  return interpreted(g, c, std::move(options));
 }
 
 /// Whether some value on the way is NaN.
@@ -329,6 +345,7 @@ void Judge::compare(const Named& got, const Named& want, const Case& c, Verdict&
   const auto g = graph(c);
   const DType widest = g ? coarsest(*g) : DType::f64;
   std::optional<Named> exact;
+  Named early;
   std::vector<Named> roundings;
   for (const auto& [name, w] : want) {
     const auto it = got.find(name);
@@ -344,10 +361,12 @@ void Judge::compare(const Named& got, const Named& want, const Case& c, Verdict&
     if (d.at >= 0 && is_float(w.dtype()) && g) {
       if (!exact) {
         if (auto e = interpreted(*g, c, true)) exact = *e, roundings = moved(*g, c);
+        if (auto e = overflowing(*g, c)) early = *e;
       }
       if (exact) {
         Exact e{exact->at(name), {w}};
         for (const Named& r : roundings) e.roundings.push_back(r.at(name));
+        if (early.contains(name)) e.overflowing = &early.at(name);
         at = beyond(it->second, w, e, allowed);
       }
       verdict.arbitrated = at < 0;

@@ -1,5 +1,6 @@
 // Whether the fused plan of a graph computes what the interpreter does on the unfused graph.
 #pragma once
+#include "engine/interpreter/interpreter.h"
 #include "runtime/session.h"
 #include "tests/fuzz/builder.h"
 #include "tests/fuzz/elsewhere.h"
@@ -60,8 +61,11 @@ class Judge {
     std::string model;  ///< what was exported
   };
   Result<Graph> graph(const Case& c) const;
+  Result<Named> interpreted(const Graph& g, const Case& c, InterpreterOptions options) const;
   /// `noise`: every result, and every step of a formula, is off as rounding may put it (noise.h).
   Result<Named> interpreted(const Graph& g, const Case& c, bool f64, Draw* noise = nullptr) const;
+  /// In f64, where a result within the tolerance of its type's end is infinite (noise.h).
+  Result<Named> overflowing(const Graph& g, const Case& c) const;
   bool makes_nan(const Case& c) const;
   bool leaves_integers_open(const Graph& g, const Case& c) const;
   std::vector<Named> moved(const Graph& g, const Case& c) const;

@@ -1,6 +1,10 @@
 // What rounding may do: results in f64 that are off by as much, at each node and at each step of a
 // node's formula, so that evaluations of a graph show how far its results may be apart.
 #pragma once
+#include <cmath>
+#include <limits>
+
+#include "engine/base/tolerance.h"
 #include "engine/graph/tensor.h"
 #include "engine/semantics/scalar.h"
 #include "tests/fuzz/draw.h"
@@ -21,6 +25,21 @@ inline Tensor off_by_rounding(const Tensor& t, DType declared, Draw& noise) {
   std::vector<double> values;
   for (int64_t k = 0; k < t.numel(); ++k)
     values.push_back(t.at_f64(k) * about_one(half_ulp(declared), noise));
+  return Tensor::of<double>(DType::f64, t.dims(), std::span<const double>(values));
+}
+
+/// A result in f64 as it may come out in the type declared for it, where a number within the
+/// tolerance of the largest one becomes an infinity.
+inline Tensor overflowing_early(const Tensor& t, DType declared) {
+  if (declared == DType::f64) return t;
+  const double end = declared == DType::f16    ? 65504.0
+                     : declared == DType::bf16 ? 0x1.fep127
+                                               : std::numeric_limits<float>::max();
+  const Tolerance allowed = model_tolerance(declared);
+  const double from = end / (1 + allowed.relative + allowed.absolute);
+  std::vector<double> values = t.to_f64();
+  for (double& v : values)
+    if (std::abs(v) > from) v = std::copysign(std::numeric_limits<double>::infinity(), v);
   return Tensor::of<double>(DType::f64, t.dims(), std::span<const double>(values));
 }
 

@@ -1,7 +1,8 @@
 """Whether results are right, for scripts that compare arrays. How far they may be off is read from the program
 (`ferrule doctor --json` prints engine/base/tolerance.h, the one place that says so), and judged as `ferrule verify` judges:
 each element |got - want| <= relative * |want| + absolute * max(1, largest |want|), all finite ones together |got - want| <=
-norm * |want| + least * sqrt(their number), NaN and infinity at the same places; integers, booleans and strings equal.
+norm * |want| + least * sqrt(their number), NaN and infinity at the same places; integers, booleans and strings equal. What `verify`
+mistrusts beside that, small elements beside a large one that differ in the same way, is a difference here.
 """
 import functools
 import json
@@ -22,9 +23,9 @@ def printed(program):
 
 
 def of(kind):
-    """(relative, absolute, norm, least) of an element type, by ferrule's name."""
+    """(relative, absolute, norm, least, noise) of an element type, by ferrule's name."""
     row = printed(harness.PROGRAM)["tolerances"][kind]
-    return row["relative"], row["absolute"], row["norm"], row["least"]
+    return tuple(row[what] for what in ("relative", "absolute", "norm", "least", "noise"))
 
 
 def scale(want):
@@ -39,14 +40,14 @@ def difference(got, want, kind=None):
         return f"{got.dtype}{list(got.shape)}, wanted {want.dtype}{list(want.shape)}"
     if want.dtype.name not in NAMES:
         return None if np.array_equal(got, want) else f"{np.count_nonzero(got != want)} of {want.size} elements differ"
-    relative, absolute, norm, least = of(kind or NAMES[want.dtype.name])
+    relative, absolute, norm, least, noise = of(kind or NAMES[want.dtype.name])
     a, b = got.astype(np.float64), want.astype(np.float64)
     with np.errstate(invalid="ignore"):
         allowed = relative * np.abs(b) + absolute * scale(b)
         off = np.abs(a - b)
         bad = ~((np.isfinite(b) & (off <= allowed)) | (a == b) | (np.isnan(a) & np.isnan(b)))
     if not bad.any():
-        return together(a, b, norm, least)
+        return together(a, b, norm, least) or (alike(a, b, noise * scale(b)) if noise else None)
     at = np.unravel_index(np.argmax(np.where(bad, np.nan_to_num(off, nan=np.inf), -1)), b.shape)
     return f"{np.count_nonzero(bad)} of {b.size} elements differ; worst at {[int(i) for i in at]}: {a[at]:.9g}, wanted {b[at]:.9g}"
 
@@ -59,6 +60,25 @@ def together(a, b, norm, least):
     if off <= norm * size + least / unit * np.sqrt(a.size):
         return None
     return f"all {b.size} elements together differ by {off / size if size else np.inf:.3g} of their size"
+
+
+def alike(a, b, noise, octaves=3, sure=5):
+    """None, or which of the elements as small as each other, above `noise`, mostly differ in one way: the other sign, less than half,
+    more than 1.5 times (systematic() in engine/graph/compare.cpp)."""
+    with np.errstate(invalid="ignore"):
+        sizes = np.maximum(np.abs(a), np.abs(b))
+        at = np.flatnonzero(np.isfinite(a) & np.isfinite(b) & (sizes >= noise))
+    g, w = a.flat[at], b.flat[at]
+    turned = np.signbit(g) != np.signbit(w)
+    ways = turned & (g != 0) & (w != 0), np.abs(g) < np.abs(w) / 2, ~turned & (np.abs(g) > np.abs(w) * 1.5)
+    bands = np.floor(np.log2(sizes.flat[at] / noise)) // octaves
+    for band in np.unique(bands):
+        count = np.count_nonzero(bands == band)
+        for way in ways:
+            if 2 * np.count_nonzero(way[bands == band]) - count > sure * np.sqrt(count):
+                k = np.flatnonzero((bands == band) & way)[0]
+                return f"most elements as small as element {at[k]} differ alike: it is {g[k]:.9g}, wanted {w[k]:.9g}"
+    return None
 
 
 def differences(got, want, kind=None):

@@ -19,7 +19,7 @@ def main():
         report.check(what, None if tolerance.difference(got, want, **extra) else "called equal")
 
     one = np.float32([1, -2, 1000, 0])
-    relative, absolute, _, _ = tolerance.of("f32")
+    relative, absolute, *_ = tolerance.of("f32")
     same("itself", one, one)
     same("within", one * np.float32(1 + relative / 2), one)
     other("just outside", one + np.float32([0, 0, 1000 * relative + 1000 * absolute + 0.01, 0]), one)
@@ -32,6 +32,16 @@ def main():
         other(f"small in {kind}, all signs wrong", -small, small)
         other(f"small in {kind}, half the signs wrong", np.where(x < 0, -small, small), small)
         other(f"nothing in {kind} where something small is", small * 0, small)
+    for kind, type_ in (("f32", np.float32), ("f64", np.float64)):  # of the shorter ones, no noise is known
+        least = tolerance.of(kind)[-1] * 2
+        beside = np.concatenate(([1], np.abs(x[1:]) * least + least)).astype(type_)
+        mask = np.arange(beside.size)
+        same(f"small beside a large one in {kind}", np.nextafter(beside, type_(0)), beside)
+        same(f"small beside a large one in {kind}, one sign wrong", np.where(mask == 7, -beside, beside), beside)
+        same(f"small beside a large one in {kind}, one sign of two wrong", np.where(mask % 2, -beside, beside), beside)
+        same(f"below the noise beside a large one in {kind}", np.where(mask, -beside / 20, beside), np.where(mask, beside / 20, beside))
+        for what, factor in (("all signs wrong", -1), ("nothing", 0), ("doubled", 2)):
+            other(f"small beside a large one in {kind}, {what}", np.where(mask, beside * type_(factor), beside), beside)
     same("what f16 does not resolve", np.float16([0, 6e-8]), np.float16([6e-8, 0]))
     same("what f32 flushes", np.float32([0, 1e-39]), np.float32([1e-39, 0]))
     other("another shape", one[:3], one)

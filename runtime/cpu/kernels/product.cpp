@@ -2,6 +2,7 @@
 // whose image and result may be slices of larger ones, which the library's kernels do not take, and
 // windows along a line. Long sums are added in parts, which rounds less than the library's chains.
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <span>
 
@@ -71,6 +72,10 @@ Applicable<Shape> shape_of(const KernelCall& call) {
   s.c = s.taps * x.dims[1];
   if (s.rows() == 0 || s.k == 0 || s.c == 0) return refuse(call, "an empty image");
   if (s.borders() > kMostBorders) return refuse(call, "wide pads");
+  // Beyond a line are zeros, which are multiplied: infinity would become NaN.
+  if (s.borders() &&
+      !std::ranges::all_of(w.constant->as<float>(), [](float v) { return std::isfinite(v); }))
+    return refuse(call, "pads, and weights that are not finite");
   return s;
 }
 

@@ -30,6 +30,10 @@ template <class S, int Rows, bool Whole>
   for (int r = 0; r < Rows; ++r) store(r, v[r]);
 }
 
+/// Long sums are added in parts of so many products: the weights of one stay in the L1 cache while
+/// they serve several cells, and the sum rounds less than one long chain.
+inline constexpr int64_t kPart = 128, kCells = 8;
+
 /// Products [begin, begin + count) of a run. What comes before is in `sums`, unless they are the
 /// first; there the sum is left, unless they are the last.
 struct Part {
@@ -92,30 +96,43 @@ void two_cells(const Shape& s, const Tensors& t, const float* const* pixels, int
                const float* u, int64_t channel) {
   using V = typename S::V;
   constexpr int kN = kBlockVectors;
-  V sum[2 * kN][Rows];
+  V total[2 * kN][Rows];
 #pragma GCC unroll 16
   for (int n = 0; n < 2 * kN; ++n)
 #pragma GCC unroll 2
-    for (int r = 0; r < Rows; ++r) sum[n][r] = S::zero();
+    for (int r = 0; r < Rows; ++r) total[n][r] = S::zero();
   const float* other = u + s.c * kN * S::kLanes;
-  for (int64_t c = 0; c < s.c; ++c, u += kN * S::kLanes, other += kN * S::kLanes) {
+  for (int64_t begin = 0; begin < s.c; begin += kPart) {
+    V sum[2 * kN][Rows];
+#pragma GCC unroll 16
+    for (int n = 0; n < 2 * kN; ++n)
 #pragma GCC unroll 2
-    for (int r = 0; r < Rows; ++r) {
-      const V value = S::set(pixels[r][c]);
+      for (int r = 0; r < Rows; ++r) sum[n][r] = S::zero();
+    const int64_t end = s.c - begin < kPart ? s.c : begin + kPart;
+    for (int64_t c = begin; c < end; ++c, u += kN * S::kLanes, other += kN * S::kLanes) {
+#pragma GCC unroll 2
+      for (int r = 0; r < Rows; ++r) {
+        const V value = S::set(pixels[r][c]);
 #pragma GCC unroll 4
-      for (int n = 0; n < kN; ++n) {
-        sum[n][r] = S::fma(value, S::load(u + n * S::kLanes), sum[n][r]);
-        sum[kN + n][r] = S::fma(value, S::load(other + n * S::kLanes), sum[kN + n][r]);
+        for (int n = 0; n < kN; ++n) {
+          sum[n][r] = S::fma(value, S::load(u + n * S::kLanes), sum[n][r]);
+          sum[kN + n][r] = S::fma(value, S::load(other + n * S::kLanes), sum[kN + n][r]);
+        }
       }
     }
+#pragma GCC unroll 16
+    for (int n = 0; n < 2 * kN; ++n)
+#pragma GCC unroll 2
+      for (int r = 0; r < Rows; ++r)
+        total[n][r] = begin ? S::add(sum[n][r], total[n][r]) : sum[n][r];
   }
 #pragma GCC unroll 16
   for (int n = 0; n < 2 * kN; ++n) {
     const int64_t k = channel + n * S::kLanes;
     if (k + S::kLanes <= s.k)
-      write<S, Rows, true>(s, t, first, k, sum[n]);
+      write<S, Rows, true>(s, t, first, k, total[n]);
     else
-      write<S, Rows, false>(s, t, first, k, sum[n]);
+      write<S, Rows, false>(s, t, first, k, total[n]);
   }
 }
 
@@ -138,10 +155,6 @@ inline const float* run_of(const Shape& s, const Tensors& t, int64_t row) {
          ((line / s.oh * s.h + line % s.oh * s.stride_h) * s.w + column * s.stride_w - s.pad) *
              s.x_pixel;
 }
-
-/// Long sums are added in parts of so many products: the weights of one stay in the L1 cache while
-/// they serve several cells, and the sum rounds less than one long chain.
-inline constexpr int64_t kPart = 128, kCells = 8;
 
 /// Up to kCells cells from row `first` on. `u`: the weights of the block of `width` vectors at
 /// `channel`.

@@ -11,6 +11,7 @@
 #include "runtime/cpu/tail_operand.h"
 #include "runtime/parallel.h"
 #include "runtime/scoped_threads.h"
+#include "runtime/sliding_window.h"
 
 namespace ferrule::cpu {
 namespace {
@@ -195,14 +196,13 @@ Applicable<KernelPtr> make_unfolded_deconvolution(Context& context, const Kernel
   if (call.sum_input >= 0 ||
       (call.inputs.size() > 2 && call.inputs[2].present() && !call.inputs[2].constant))
     return refuse();
-  auto strides = call.node->attrs.ints("strides"), pads = call.node->attrs.ints("pads"),
-       dilations = call.node->attrs.ints("dilations");
-  strides.resize(2, 1);
-  auto not_one = [](int64_t v) { return v != 1; };
-  if (std::any_of(dilations.begin(), dilations.end(), not_one)) return refuse();
-  if (std::any_of(pads.begin(), pads.end(), [](int64_t v) { return v != 0; })) return refuse();
+  // What is cut in front may come back behind (output_padding): the sizes alone do not tell.
+  FERRULE_ASSIGN(const Window window,
+                 transposed_window_of(call, x.dims, y.dims, {w.dims.begin() + 2, w.dims.end()}));
   for (size_t k = 0; k < 2; ++k)
-    if (strides[k] != w.dims[k + 2] || y.dims[k + 2] != x.dims[k + 2] * strides[k]) return refuse();
+    if (window.strides[k] != window.kernel[k] || window.dilations[k] != 0 ||
+        window.pads_begin[k] != 0 || window.pads_end[k] != 0)
+      return refuse();
   const Shape2 s{x.dims[0] * x.dims[2], x.dims[3], x.dims[1], y.dims[1], w.dims[2], w.dims[3]};
   auto kernel = std::make_unique<UnfoldedDeconvolution>(context, call, s);
   FERRULE_TRY(kernel->build(context, call));

@@ -1,7 +1,9 @@
 // libcuda.so.1 for tests: the part of the driver API that ferrule uses, over the host's memory.
 // What a real driver would refuse is refused here, and what it would let pass to harm later is
 // complained about (state.h).
+#include <dlfcn.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstring>
 
@@ -268,6 +270,7 @@ API cuModuleUnload(CUmod_st* module) {
   if (call.code || !check(module, "cuModuleUnload")) return call.code ? call.code : kInvalidValue;
   alive<CUfunc_st>().erase(&module->function);
   alive<CUmod_st>().erase(module);
+  if (module->library) dlclose(module->library), close(module->file);  // the handle is not reused
   return 0;
 }
 API cuModuleGetFunction(CUfunc_st** function, CUmod_st* module, const char* name) {

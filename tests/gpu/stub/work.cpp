@@ -50,7 +50,7 @@ std::unique_ptr<CUmod_st> open_image(const void* image, std::string& wrong, int&
     code = kNoBinary;
     return nullptr;
   }
-  const int file = size ? memfd_create("kernel", 0) : -1;
+  const int file = m->file = size ? memfd_create("kernel", 0) : -1;
   if (file < 0 || write(file, image, size) != static_cast<ssize_t>(size)) {
     wrong = "an image that is none of the stub NVRTC's";
     return nullptr;

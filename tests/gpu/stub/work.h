@@ -16,6 +16,7 @@ struct CUfunc_st {
 };
 struct CUmod_st {
   void* library = nullptr;
+  int file = -1;  ///< that it was opened from
   CUfunc_st function;
 };
 struct CUevent_st {

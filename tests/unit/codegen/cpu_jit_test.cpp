@@ -2,6 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <atomic>
+#include <fstream>
+#include <iterator>
 #include <thread>
 
 #include "codegen/cpu/llvm.h"
@@ -222,6 +226,77 @@ TEST_CASE("identical kernels are compiled once, by whichever thread comes first"
     CHECK((*results[k] == *results[0]) == (k != 5));
   }
   CHECK((*results[0])->symbol.find("Conv_3___Relu_4") != std::string::npos);
+}
+
+TEST_CASE("kernels that nobody holds are unloaded, beyond a number, and no others") {
+  using S = InnerStride;
+  CpuJit& jit = CpuJit::instance();
+  auto key = [](int factor) {
+    ProgramBuilder b;
+    b.output(b.op(Prim::mul, DType::f32,
+                  {b.input(DType::f32), b.constant(DType::f32, 1000.5 + factor, 0)}));
+    return KernelKey{b.take(), {S::contiguous, S::contiguous}, "cpu-avx2", false};
+  };
+  auto product = [](const CompiledKernel& kernel) {
+    float x = 2, y = 0;
+    void* ptrs[2] = {&x, &y};
+    const int64_t n[2] = {1, 1}, strides[2] = {};
+    kernel.fn(ptrs, n, strides, strides);
+    return y;
+  };
+  auto mappings = [] {
+    std::ifstream maps("/proc/self/maps");
+    return std::count(std::istreambuf_iterator<char>(maps), {}, '\n');
+  };
+  jit.keep_at_most(8);
+  const auto held = *jit.compile(key(0));
+  const auto before = mappings();
+  for (int k = 1; k <= 200; ++k) CHECK(product(**jit.compile(key(k))) == 2001 + 2 * k);
+  CHECK(mappings() < before + 50);  // two or three each
+  CHECK(product(*held) == 2001);
+
+  const int64_t compiled = jit.compiled();
+  CHECK(*jit.compile(key(0)) == held);
+  CHECK(product(**jit.compile(key(200))) == 2401);
+  CHECK(jit.compiled() == compiled);  // one is held, one was the last
+  CHECK(product(**jit.compile(key(1))) == 2003);
+  CHECK(jit.compiled() == compiled + 1);
+
+  // Asked for and let go by several threads at once.
+  std::vector<CpuJit::Request> requests;
+  for (int k = 0; k < 100; ++k) requests.push_back({key(k % 25), "k"});
+  for (int round = 0; round < 3; ++round) {
+    const auto all = jit.compile_many(requests, 4);
+    for (int k = 0; k < 100; ++k) {
+      REQUIRE(all[static_cast<size_t>(k)].has_value());
+      CHECK(product(**all[static_cast<size_t>(k)]) == 2001 + 2 * (k % 25));
+    }
+  }
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong{0};
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      for (int k = 0; k < 40; ++k) {
+        const int factor = (k * (t + 1)) % 20;
+        const auto kernel = jit.compile(key(factor));
+        wrong += !kernel || product(**kernel) != static_cast<float>(2001 + 2 * factor);
+      }
+    });
+  for (std::thread& t : threads) t.join();
+  CHECK(wrong == 0);
+  jit.keep_at_most(1024);
+}
+
+TEST_CASE("a kernel that was refused may be asked for again") {
+  ProgramBuilder b;
+  b.output(b.input(DType::i4));
+  const KernelKey key{
+      b.take(), {InnerStride::contiguous, InnerStride::contiguous}, "cpu-avx2", false};
+  for (int k = 0; k < 2; ++k) {
+    const auto kernel = CpuJit::instance().compile(key);
+    REQUIRE(!kernel);
+    CHECK(kernel.error().code == Code::unsupported_type);
+  }
 }
 
 TEST_CASE("what cannot be compiled is refused with a reason") {

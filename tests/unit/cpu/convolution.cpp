@@ -132,8 +132,47 @@ TEST_CASE("deconvolutions") {
            {{2, 24, 48, 20}, {24, 1, 2, 2}, {2, 2}, {}, {}},
            {{1, 6, 7, 9}, {6, 5, 3, 2}, {3, 2}, {}, {}, 1, false},
            {{1, 16, 24, 64}, {16, 24, 2, 2}, {2, 2}, {}, {}},
+           // Every window has pixels of its own, but for what is cut in front and added behind.
+           {{1, 8, 5, 6}, {8, 6, 2, 3}, {2, 3}, {}, {0, 1, 0, 0}, 1, true, {0, 1}},
+           {{1, 8, 5, 6}, {8, 6, 2, 2}, {2, 2}, {}, {1, 0, 0, 0}, 1, true, {1, 0}},
        })
     check_case(c, true);
+}
+
+TEST_CASE("deconvolutions whose padding follows from the size of the result") {
+  const Dims size{5, 6}, kernel{2, 3};
+  const Tensor x = random_tensor({1, 8, 5, 6}, 1), w = random_tensor({8, 4, 2, 3}, 2);
+  struct Mode {
+    const char* auto_pad;
+    Dims output_shape, output_padding, pads;
+  };
+  for (const Mode& m : std::vector<Mode>{
+           {"SAME_LOWER", {}, {0, 1}, {0, 1, 0, 0}},  // of one pixel too many, the first is cut
+           {"SAME_UPPER", {}, {0, 1}, {0, 0, 0, 1}},
+           {"SAME_LOWER", {}, {1, 2}, {1, 1, 0, 1}},
+           {"SAME_UPPER", {}, {1, 2}, {0, 1, 1, 1}},
+           {"SAME_LOWER", {}, {}, {}},
+           {"SAME_UPPER", {}, {}, {}},
+           {"NOTSET", {10, 18}, {1, 0}, {1, 0, 0, 0}},
+           {"NOTSET", {10, 18}, {}, {}},
+       }) {
+    CAPTURE(std::string(m.auto_pad));
+    Harness h("ConvTranspose");
+    const ConvCase c{x.dims(), w.dims(), kernel, {}, m.pads, 1, false, m.output_padding};
+    const Dims y = output_dims(c, true);
+    REQUIRE(y == Dims{1, 4, size[0] * kernel[0], size[1] * kernel[1]});
+    ConvCase given = c;
+    given.pads = {};
+    set_up(h, given);
+    h.node.attrs.set("auto_pad", std::string(m.auto_pad));
+    if (!m.output_shape.empty()) h.node.attrs.set("output_shape", m.output_shape);
+    h.input(x, Layout::channels_last);
+    h.constant(w);
+    h.output(DType::f32, y, Layout::channels_last);
+    check_close(h.run(make_deconvolution), naive(c, x, w, nullptr, y, true));
+    const bool cut_in_front = !m.pads.empty() && m.pads[0] + m.pads[1] > 0;
+    CHECK(h.text.starts_with("unfold") == !cut_in_front);
+  }
 }
 
 TEST_CASE("deconvolution without overlap takes its tail along") {

@@ -1,63 +1,17 @@
 // Our convolution with few filters against plain loops: every number of filters, border, stride and
 // dilation, rows and images, tails, slices, and the same bits whatever the number of threads.
 #include "runtime/parallel.h"
-#include "tests/unit/cpu/harness.h"
+#include "tests/unit/cpu/image_case.h"
 
 namespace ferrule::cpu::test {
 namespace {
 
-struct FewCase {
-  Dims x, w;  ///< [images, channels, …], [filters, channels, …]
-  Dims strides, dilations, pads;
-  bool bias = true;
-  Dims out() const {
-    Dims y{x[0], w[0]};
-    const size_t spatial = x.size() - 2;
-    for (size_t k = 0; k < spatial; ++k)
-      y.push_back((x[k + 2] + pads[k] + pads[k + spatial] - (w[k + 2] - 1) * dilations[k] - 1) /
-                      strides[k] +
-                  1);
-    return y;
-  }
-};
-
-/// Dims or numbers along the axes as of an image, whose height is 1 where there is none.
-Dims image(Dims dims, size_t front, int64_t missing) {
-  if (dims.size() == front + 1) dims.insert(dims.begin() + static_cast<int64_t>(front), missing);
-  return dims;
-}
-
-struct FewSetup {
-  FewCase c;
-  Tensor x, w, b;
-  explicit FewSetup(const FewCase& c)
-      : c(c), x(random_tensor(c.x, 1)), w(random_tensor(c.w, 2)), b(random_tensor({c.w[0]}, 3)) {}
-  void start(Harness& h) const {
-    h.node.attrs.set("strides", c.strides);
-    h.node.attrs.set("pads", c.pads);
-    h.node.attrs.set("dilations", c.dilations);
-    h.input(x, Layout::channels_last);
-    h.constant(w);
-    if (c.bias) h.constant(b);
-  }
-  std::vector<double> sums() const {
-    Dims pads = c.pads;
-    if (pads.size() == 2) pads = {0, pads[0], 0, pads[1]};
-    auto seen = [](const Tensor& t) {
-      const auto values = t.as<float>();
-      return Tensor::of_f32(image(t.dims(), 2, 1), {values.begin(), values.end()});
-    };
-    return direct_sum(seen(x), seen(w), c.bias ? &b : nullptr, image(c.out(), 2, 1), pads,
-                      image(c.strides, 0, 1), image(c.dilations, 0, 1), 1);
-  }
-};
-
-FewCase random_case(std::mt19937& engine) {
+ImageCase random_case(std::mt19937& engine) {
   auto one_of = [&](int64_t low, int64_t high) {
     return std::uniform_int_distribution<int64_t>(low, high)(engine);
   };
   const size_t spatial = one_of(0, 3) ? 2 : 1;
-  FewCase c{{one_of(1, 3), one_of(1, 19)}, {one_of(1, 8)}, {}, {}, {}};
+  ImageCase c{{one_of(1, 3), one_of(1, 19)}, {one_of(1, 8)}, {}, {}, {}};
   c.w.push_back(c.x[1]);
   for (size_t k = 0; k < spatial; ++k) {
     const bool row = k + 1 == spatial;
@@ -78,7 +32,7 @@ TEST_CASE("convolutions with few filters, of random sizes") {
   std::mt19937 engine(11);
   for (const Target& target : targets())
     for (int k = 0; k < 250; ++k) {
-      const FewSetup s(random_case(engine));
+      const ImageSetup s(random_case(engine));
       CAPTURE(k);
       CAPTURE(str(Type{DType::f32, Shape(s.c.x.begin(), s.c.x.end())}));
       CAPTURE(str(Type{DType::f32, Shape(s.c.w.begin(), s.c.w.end())}));
@@ -94,7 +48,7 @@ TEST_CASE("convolutions with few filters, of random sizes") {
 
 TEST_CASE("few filters: long rows, many channels, pads and slices of rows, any number of threads") {
   for (const Target& target : targets())
-    for (const FewCase& c : std::vector<FewCase>{
+    for (const ImageCase& c : std::vector<ImageCase>{
              {{1, 1, 9001}, {1, 1, 64}, {2}, {1}, {0, 0}},
              {{2, 3, 4000}, {2, 3, 33}, {3}, {5}, {40, 7}},
              {{1, 1, 1, 20000}, {1, 1, 1, 16}, {1, 1}, {1, 1}, {0, 0, 0, 15}},
@@ -103,7 +57,7 @@ TEST_CASE("few filters: long rows, many channels, pads and slices of rows, any n
              {{1, 4, 30, 1000}, {5, 4, 2, 3}, {4, 8}, {1, 2}, {3, 900, 0, 2}},
              {{1, 2, 3, 40}, {1, 2, 2, 2}, {1, 1}, {9, 1}, {20, 0, 20, 0}},
          }) {
-      const FewSetup s(c);
+      const ImageSetup s(c);
       std::vector<Tensor> results;
       for (int threads : {1, 2, 5}) {
         set_threads(threads);
@@ -122,7 +76,7 @@ TEST_CASE("few filters: long rows, many channels, pads and slices of rows, any n
 
 TEST_CASE("tails of few filters") {
   for (const int64_t filters : {1, 3, 8}) {
-    const FewSetup s({{2, 5, 11, 37}, {filters, 5, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}});
+    const ImageSetup s({{2, 5, 11, 37}, {filters, 5, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}});
     const Dims y = s.c.out();
     const Tensor full = random_tensor(y, 4),
                  channel = random_tensor({1, filters, 1, 1}, 5, 0.5f, 2),

@@ -2,6 +2,8 @@
 // type.
 #include <doctest/doctest.h>
 
+#include <array>
+
 #include "tests/fuzz/beyond.h"
 #include "tests/fuzz/draw.h"
 #include "tests/fuzz/noise.h"
@@ -119,6 +121,46 @@ TEST_CASE("the judge lets pass what f32 sums leave of terms that cancel") {
       CHECK(r.compared(plan).ok);
       CHECK_FALSE(r.compared(plan).doubtful);
       CHECK(r.accepts(plan));
+    }
+}
+
+TEST_CASE("what nearly overflows on the way may be infinite, and nothing else") {
+  struct {
+    DType dtype;
+    double end;
+  } const types[] = {{DType::f16, 65504}, {DType::bf16, 0x1.fep127}, {DType::f32, 0x1.fffffep127}};
+  for (const auto& [dtype, end] : types)
+    for (const double sign : {1.0, -1.0}) {
+      CAPTURE(name(dtype));
+      CAPTURE(sign);
+      const double off = model_tolerance(dtype).relative;
+      const std::vector<double> on_the_way{sign * end * (1 - off / 2), sign * end * (1 - 4 * off)};
+      const Tensor wide = Tensor::of<double>(DType::f64, {2}, std::span(on_the_way));
+      const Tensor early = overflowing_early(wide, dtype);
+      CHECK(early.at_f64(0) == sign * INFINITY);
+      CHECK(early.at_f64(1) == on_the_way[1]);
+      // The results are a quarter of that.
+      Results r{dtype, {on_the_way[0] / 4, on_the_way[1] / 4}};
+      const Tensor exact = Tensor::of<double>(DType::f64, {2}, std::span(r.exact));
+      auto accepts = [&](double first, double second, const Tensor* overflowing) {
+        const Tensor want = r.stored(r.exact);
+        return beyond(r.stored({first, second}), want, {exact, {want}, overflowing},
+                      model_tolerance(dtype)) < 0;
+      };
+      CHECK(accepts(sign * INFINITY, r.exact[1], &early));
+      CHECK(accepts(r.exact[0], r.exact[1], &early));
+      CHECK_FALSE(accepts(sign * INFINITY, r.exact[1], nullptr));
+      CHECK_FALSE(accepts(-sign * INFINITY, r.exact[1], &early));
+      CHECK_FALSE(accepts(NAN, r.exact[1], &early));
+      CHECK_FALSE(accepts(r.exact[0], sign * INFINITY, &early));
+      CHECK_FALSE(accepts(0, r.exact[1], &early));
+      // Two such numbers that cancel: either may overflow, or both.
+      const Tensor met = Tensor::of<double>(DType::f64, {2}, std::array{0.0 / 0.0, on_the_way[1]});
+      for (const double any : std::array<double, 3>{INFINITY, -INFINITY, NAN}) {
+        CHECK(accepts(any, r.exact[1], &met));
+        CHECK_FALSE(accepts(r.exact[0], any, &met));
+      }
+      CHECK_FALSE(accepts(0, r.exact[1], &met));
     }
 }
 

@@ -192,6 +192,18 @@ TEST_CASE("D6: attributes that the pattern does not name have their default") {
   CHECK(declined(*bind, two, "b") == "structure");
 }
 
+TEST_CASE("D6: strides and pads that import filled in are defaults") {
+  auto r = pattern("y = AveragePool<kernel_shape=$k, strides=$s>(x)");
+  Graph g = graph(
+      "g (float[1,1,4,4] i) => (float[1,1,4,4] a, float[1,1,4,4] b, float[1,1,4,4] c) { "
+      "a = AveragePool<kernel_shape=[1,1], strides=[1,1]>(i) "
+      "b = AveragePool<kernel_shape=[1,1], dilations=[1,1], pads=[0,0,0,0]>(i) "
+      "c = AveragePool<kernel_shape=[3,3], pads=[1,1,1,1]>(i) }");
+  CHECK(declined(*r, g, "a") == "");
+  CHECK(declined(*r, g, "b") == "");
+  CHECK(declined(*r, g, "c") == "D6");
+}
+
 TEST_CASE("D8: random operators never match") {
   auto r = pattern("y = Relu(RandomNormalLike<...>(x))");
   Graph g = graph("g (float[2] i) => (float[2] o) { n = RandomNormalLike(i) o = Relu(n) }");
