@@ -575,7 +575,16 @@ Result<std::map<std::string, Tensor>> Session::run(const std::map<std::string, T
   FERRULE_ASSIGN(const auto compiled, plan(shapes));
   FERRULE_ASSIGN(auto results, compiled->run(ordered, observer));
   std::map<std::string, Tensor> named;
-  for (size_t k = 0; k < results.size(); ++k) named[state_->outputs[k].name] = results[k];
+  for (size_t k = 0; k < results.size(); ++k) {
+    const Port& p = state_->outputs[k];
+    // What a sequence holds only a run knows: the model may have declared something else.
+    if (p.type.dtype != DType::undefined && p.type.dtype != DType::optional &&
+        results[k].dtype() != p.type.dtype)
+      return error(Code::bad_shape, "run",
+                   fmt::format("output {} is declared {} and is {}", escape(p.name), str(p.type),
+                               shape_text(results[k].dtype(), results[k].dims())));
+    named[p.name] = results[k];
+  }
   return named;
 }
 

@@ -28,7 +28,7 @@ struct FloatLimits {
   int precision;                   ///< bits, the hidden one included
   double epsilon() const;          ///< half a unit in the last place of 1
   double smallest() const;         ///< the least subnormal
-  double greatest() const;  ///< or next to it
+  double greatest() const;         ///< or next to it
 };
 FloatLimits float_limits(DType t);
 

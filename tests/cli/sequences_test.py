@@ -104,6 +104,102 @@ def optionals(report):
         report.check(f"an optional input, there: {there}", None if found and found["there"] == there and np.array_equal(found["y"], want) else done.tail())
 
 
+# What is no tensor where one is wanted, and the other way round: what run says of it.
+WRONG = {
+    "a sequence as a count": ("a count of type sequence", """
+agraph (float[2] x) => (float[2] y) {
+  s = SequenceConstruct (x)
+  c = Constant<value = bool {1}> ()
+  y = Loop (s, c, x) <body = b (int64 i, bool k, float[2] v) => (bool l, float[2] w) { l = Identity (k)
+  w = Neg (v) }>
+}"""),
+    "a sequence as a condition": ("a condition of type sequence", """
+agraph (float[2] x) => (float[2] y) {
+  s = SequenceConstruct (x)
+  y = If (s) <then_branch = a () => (float[2] p) { p = Neg (x) }, else_branch = b () => (float[2] q) { q = Abs (x) }>
+}"""),
+    "a sequence of sequences": ("a sequence of sequence", """
+agraph (float[2] x) => (int64 n) {
+  s = SequenceConstruct (x)
+  t = SequenceConstruct (s, s)
+  n = SequenceLength (t)
+}"""),
+    "a product of sequences": ("computes to sequence", """
+agraph (float[2] x) => (float[2] y) {
+  s = SequenceConstruct (x)
+  t = Add (s, x)
+  y = Relu (t)
+}"""),
+    "sequences as a scan output": ("scan outputs should all be tensors", """
+agraph (float[2] x) => (float[3,2] y) {
+  m = Constant<value_int = 3> ()
+  c = Constant<value = bool {1}> ()
+  y = Loop (m, c) <body = b (int64 i, bool k) => (bool l, seq(float[2]) w) { l = Identity (k)
+  w = SequenceConstruct (x) }>
+}"""),
+    "an element of another type than is declared": (r"output y is declared i64\[2\] and is f32\[2\]", """
+agraph (float[2] x) => (int64[2] y) {
+  s = SequenceConstruct (x)
+  i = Constant<value_int = 0> ()
+  y = SequenceAt (s, i)
+}"""),
+    "an element of another rank than a convolution wants": (r"input (is )?\[2\]", """
+agraph (float[2] x, float[1,1,3,3] w) => (float[1,1,4,4] y) {
+  s = SequenceConstruct (x)
+  i = Constant<value_int = 0> ()
+  e = SequenceAt (s, i)
+  y = Conv (e, w)
+}"""),
+    "the value of an optional that has none": ("the optional has no value", """
+agraph () => (float[N] y) {
+  o = Optional<type: type_proto = float[2]> ()
+  y = OptionalGetElement (o)
+}"""),
+}
+# Sequences that branches, loops and bodies make and take.
+RIGHT = {
+    "a sequence out of a branch": (lambda x: np.concatenate([x, x]), """
+agraph (float[4] x) => (float[M] y) {
+  c = Constant<value = bool {1}> ()
+  s = If (c) <then_branch = a () => (seq(float[N]) p) { p = SequenceConstruct (x, x) }, else_branch = b () => (seq(float[N]) q) { q = SplitToSequence (x) }>
+  y = ConcatFromSequence<axis = 0> (s)
+}"""),
+    "a sequence that a loop makes longer": (lambda x: np.tile(x, 100), """
+agraph (float[4] x) => (float[M] y) {
+  m = Constant<value_int = 100> ()
+  c = Constant<value = bool {1}> ()
+  e = SequenceEmpty ()
+  s = Loop (m, c, e) <body = b (int64 i, bool k, seq(float[N]) v) => (bool l, seq(float[N]) w) { l = Identity (k)
+  w = SequenceInsert (v, x) }>
+  y = ConcatFromSequence<axis = 0> (s)
+}"""),
+    "a mapped sequence whose body captures": (lambda x: x * x[0], """
+agraph (float[4] x) => (float[M] y) {
+  zero = Constant<value_int = 0> ()
+  k = Gather (x, zero)
+  s = SplitToSequence (x)
+  t = SequenceMap (s) <body = b (float[N] v) => (float[N] w) { w = Mul (v, k) }>
+  y = ConcatFromSequence<axis = 0> (t)
+}"""),
+}
+
+
+def control(report):
+    x, given, out = np.array([3, 1, -2, 5], np.float32), report.folder / "x.npy", report.folder / "y.npz"
+    np.save(given, x)
+    for title, (want, text) in RIGHT.items():
+        net = harness.model(report.folder / "right.onnx", text)
+        for backend in ("cpu", "reference"):
+            done = run("run", net, "--input", f"x={given}", "--outputs", out, "--force", "--backend", backend)
+            found = np.load(out)["y"] if done.code == OK else None
+            report.check(f"{title}, {backend}", None if done.code == OK and np.array_equal(found, want(x)) else done.tail())
+    for title, (says, text) in WRONG.items():
+        net = harness.model(report.folder / "wrong.onnx", text)
+        for backend in ("cpu", "reference"):
+            done = run("run", net, "--seed", "1", "--backend", backend)
+            report.check(f"{title}, {backend}", refusal(done, USAGE, r"error\[bad_shape\]", says))
+
+
 def maps(report):
     nodes = [helper.make_node("Relu", ["x"], ["r"], "act"), helper.make_node("ZipMap", ["r"], ["p"], "zip", domain="ai.onnx.ml", classlabels_strings=["a", "b"])]
     value = helper.make_sequence_type_proto(helper.make_map_type_proto(TensorProto.STRING, helper.make_tensor_type_proto(TensorProto.FLOAT, [])))
@@ -117,7 +213,7 @@ def maps(report):
 def main():
     report = harness.Report()
     if report.ready:
-        for part in (inside, borders, optionals, maps):
+        for part in (inside, borders, optionals, control, maps):
             part(report)
     return report.finish()
 
