@@ -12,9 +12,9 @@ Result<std::vector<Tensor>> Executable::run_tensors(std::span<const Tensor> inpu
   std::vector<void*> targets;
   for (ValueId v : plan_.graph.outputs()) {
     const Value& value = plan_.graph.value(v);
-    if (value.type.dtype == DType::string)  // kernels move bytes, and texts are none
+    if (value.type.dtype == DType::string || !is_tensor(value.type.dtype))  // kernels move bytes
       return error(Code::unsupported_type, "run",
-                   fmt::format("output {} of texts", escape(value.name)));
+                   fmt::format("output {} of type {}", escape(value.name), str(value.type)));
     auto dims = value.type.shape ? constant_shape(*value.type.shape) : std::nullopt;
     if (!dims) {
       return error(Code::size_unknown, "run",

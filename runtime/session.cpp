@@ -136,7 +136,8 @@ struct Session::State {
     for (ValueId v : graph.inputs()) {
       input_by_name.emplace(graph.value(v).name, inputs.size());
       const std::string& name = graph.value(v).name;
-      inputs.push_back({name, graph.value(v).type, defaults.contains(name)});
+      const Type& type = graph.value(v).type;
+      inputs.push_back({name, type, defaults.contains(name) || type.dtype == DType::optional});
       if (auto it = indices.find(v); it != indices.end()) inputs.back().below = it->second;
     }
     for (ValueId v : graph.outputs()) outputs.push_back({graph.value(v).name, graph.value(v).type});
@@ -195,6 +196,10 @@ struct Session::State {
     }
     for (const Port& p : inputs) {
       if (all.contains(p.name)) continue;
+      if (!is_tensor(p.type.dtype)) {
+        all[p.name] = {};  // it has no sizes
+        continue;
+      }
       if (auto it = defaults.find(p.name); it != defaults.end()) {
         all[p.name] = it->second.dims();
         continue;
@@ -395,6 +400,29 @@ Status check_bytes(DType dtype, const std::vector<int64_t>& dims, const std::str
   return {};
 }
 
+namespace {
+
+Status refused(const std::string& port, DType type, std::string_view hint) {
+  Error e = error(Code::no_tensor, "run", port, name(type)).value();
+  e.hint = hint;
+  return fail(std::move(e));
+}
+
+}  // namespace
+
+Status tensor_input(const Port& p) {
+  if (is_tensor(p.type.dtype) || p.type.dtype == DType::optional) return {};
+  return refused("input " + escape(p.name), p.type.dtype,
+                 "make its elements inputs, and the sequence in the model (SequenceConstruct)");
+}
+
+Status tensor_output(const std::string& output, DType type) {
+  if (is_tensor(type)) return {};
+  return refused("output " + escape(output), type,
+                 "name the outputs that are tensors, or end the model with one (SequenceAt, "
+                 "ConcatFromSequence, OptionalHasElement; without its ZipMap)");
+}
+
 Result<Compiled::Lease> Compiled::lease() {
   std::unique_lock lock(mutex_);
   auto may_make = [&] { return most_ == 0 || 1 + others_.size() + making_ < most_; };
@@ -517,7 +545,9 @@ Result<std::vector<Tensor>> Session::arrange(const std::map<std::string, Tensor>
   for (const auto& [name, tensor] : inputs) {
     const Port* p = state_->input(name);
     if (!p) return fail(state_->unknown(name).error());
-    if (tensor.dtype() != p->type.dtype || !fits(p->type, tensor.dims()))
+    const bool open = p->type.dtype == DType::optional;  // with a value, or without
+    if (tensor.is_tensor()) FERRULE_TRY(tensor_input(*p));
+    if ((!open && tensor.dtype() != p->type.dtype) || !fits(p->type, tensor.dims()))
       return error(Code::input_mismatch, "inputs", escape(name),
                    shape_text(tensor.dtype(), tensor.dims()), str(p->type));
   }
@@ -527,7 +557,10 @@ Result<std::vector<Tensor>> Session::arrange(const std::map<std::string, Tensor>
       ordered.push_back(it->second);
     } else if (auto def = state_->defaults.find(p.name); def != state_->defaults.end()) {
       ordered.push_back(def->second);
+    } else if (p.type.dtype == DType::optional) {
+      ordered.push_back(Tensor::absent());
     } else {
+      FERRULE_TRY(tensor_input(p));
       return error(Code::missing_input, "inputs", escape(p.name), str(p.type));
     }
   }
@@ -542,7 +575,16 @@ Result<std::map<std::string, Tensor>> Session::run(const std::map<std::string, T
   FERRULE_ASSIGN(const auto compiled, plan(shapes));
   FERRULE_ASSIGN(auto results, compiled->run(ordered, observer));
   std::map<std::string, Tensor> named;
-  for (size_t k = 0; k < results.size(); ++k) named[state_->outputs[k].name] = results[k];
+  for (size_t k = 0; k < results.size(); ++k) {
+    const Port& p = state_->outputs[k];
+    // What a sequence holds only a run knows: the model may have declared something else.
+    if (p.type.dtype != DType::undefined && p.type.dtype != DType::optional &&
+        results[k].dtype() != p.type.dtype)
+      return error(Code::bad_shape, "run",
+                   fmt::format("output {} is declared {} and is {}", escape(p.name), str(p.type),
+                               shape_text(results[k].dtype(), results[k].dims())));
+    named[p.name] = results[k];
+  }
   return named;
 }
 

@@ -66,6 +66,11 @@ struct Port {
   std::optional<Dim> below = std::nullopt;
 };
 
+/// errors: no_tensor, where the input or output is a sequence or map, and with it what to do: those
+/// that a program has (files, C, Python) are tensors. An optional is one, or is not there.
+Status tensor_input(const Port& p);
+Status tensor_output(const std::string& name, DType type);
+
 /// One plan, bound to a backend.
 class Compiled {
  public:

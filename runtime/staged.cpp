@@ -251,6 +251,7 @@ class Stage {
       else
         open.push_back(v);
       Type t = g.value(v).type;
+      if (!is_tensor(t.dtype) || !given[k].is_tensor()) continue;  // of which nothing is known
       t.dtype = given[k].dtype();
       t.shape = Shape(given[k].dims().begin(), given[k].dims().end());
       g.set_type(v, std::move(t));

@@ -12,7 +12,7 @@ struct Info {
   char kind;  // f, i, u, b(ool), c(omplex), s(tring)
 };
 
-constexpr std::array<Info, 24> kInfo = {{
+constexpr std::array<Info, 27> kInfo = {{
     {"?", "?", "", 0, '?'},
     {"f32", "float", "float32", 32, 'f'},
     {"u8", "uint8", "uint8", 8, 'u'},
@@ -37,9 +37,18 @@ constexpr std::array<Info, 24> kInfo = {{
     {"u4", "uint4", "uint4", 4, 'u'},
     {"i4", "int4", "int4", 4, 'i'},
     {"f4e2m1", "float4e2m1", "float4_e2m1fn", 4, 'f'},
+    {"f8e8m0", "float8e8m0", "float8_e8m0fnu", 0, '?'},  // nothing computes with it
+    {"u2", "uint2", "uint2", 2, 'u'},
+    {"i2", "int2", "int2", 2, 'i'},
 }};
 
+constexpr std::array<Info, 3> kNoTensors = {{{"sequence", "seq", "", 0, '?'},
+                                             {"optional", "optional", "", 0, '?'},
+                                             {"map", "map", "", 0, '?'}}};
+
 const Info& info(DType t) {
+  if (!is_tensor(t))
+    return kNoTensors[static_cast<size_t>(t) - static_cast<size_t>(DType::sequence)];
   size_t i = static_cast<size_t>(t);
   return kInfo[i < kInfo.size() ? i : 0];
 }

@@ -33,7 +33,16 @@ enum class DType : uint8_t {
   u4 = 21,
   i4 = 22,
   f4e2m1 = 23,
+  f8e8m0 = 24,
+  u2 = 25,
+  i2 = 26,
+  // No element types, and without a number in ONNX: what values are that are no tensors.
+  sequence = 64,
+  optional = 65,
+  map = 66,
 };
+constexpr DType kLastElementType = DType::i2;
+constexpr bool is_tensor(DType t) { return t < DType::sequence; }
 
 /// Short name as rules and reports write it: "f32", "i64", "bool", "str", …
 std::string_view name(DType t);
@@ -42,7 +51,7 @@ std::string_view onnx_name(DType t);  ///< "float", "int64", …, as ONNX's text
 std::optional<DType> parse_dtype(std::string_view text);
 /// Bits of one element; 0 for strings and undefined.
 int size_bits(DType t);
-/// Bytes of `n` elements, 4-bit types packed two a byte; 0 for strings.
+/// Bytes of `n` elements, 4-bit types packed two a byte, 2-bit ones four; 0 for strings.
 inline int64_t size_bytes(DType t, int64_t n) { return (n * size_bits(t) + 7) / 8; }
 bool is_float(DType t);  ///< f16, bf16, f32, f64 and the 8-bit and 4-bit floats
 bool is_signed_int(DType t);

@@ -1,4 +1,4 @@
-// From element types to the C types that hold them, and packed elements of four bits.
+// From element types to the C types that hold them, and packed elements of four and two bits.
 #pragma once
 #include <cstdint>
 #include <limits>
@@ -51,13 +51,21 @@ To saturated(From x) {
   return x == x ? static_cast<To>(x) : To{0};
 }
 
-inline uint8_t nibble(const void* tensor, int64_t i) {
-  return (static_cast<const uint8_t*>(tensor)[i / 2] >> (i % 2 * 4)) & 15;
+/// Elements of `bits` bits, 4 or 2: the first of a byte in its lowest ones.
+inline uint8_t packed(const void* tensor, int64_t i, int bits) {
+  const int64_t each = 8 / bits;
+  return (static_cast<const uint8_t*>(tensor)[i / each] >> (i % each * bits)) & ((1 << bits) - 1);
 }
-inline void set_nibble(void* tensor, int64_t i, int64_t v) {
-  uint8_t& byte = static_cast<uint8_t*>(tensor)[i / 2];
-  int shift = static_cast<int>(i % 2 * 4);
-  byte = static_cast<uint8_t>((byte & ~(15 << shift)) | ((v & 15) << shift));
+inline void set_packed(void* tensor, int64_t i, int bits, int64_t v) {
+  const int64_t each = 8 / bits;
+  uint8_t& byte = static_cast<uint8_t*>(tensor)[i / each];
+  const int shift = static_cast<int>(i % each * bits), mask = (1 << bits) - 1;
+  byte = static_cast<uint8_t>((byte & ~(mask << shift)) | ((v & mask) << shift));
+}
+/// The low bits of an integer as an element of a packed integer type.
+inline int64_t narrowed(int64_t v, int bits, bool is_signed) {
+  const int64_t low = v & ((1 << bits) - 1), sign = int64_t{1} << (bits - 1);
+  return is_signed ? (low ^ sign) - sign : low;
 }
 
 }  // namespace ferrule

@@ -42,9 +42,6 @@ constexpr Tolerance operator_tolerance(DType t, bool composed = false) {
                  {f16, 1e-7, f16, 0x1p-24}, {bf16, 1e-7, bf16, 0x1p-126});
 }
 
-/// The few of ONNX's stored results that are rounded to four digits.
-inline constexpr Tolerance kRoundedResult{1e-3, 1e-7};
-
 /// Single kernels in f32 that sum in another order than the test that looks at them: elements only.
 inline constexpr Tolerance kReordered{2e-5, 2e-6};
 

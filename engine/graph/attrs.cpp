@@ -114,6 +114,7 @@ std::string str(const Attr& a) {
 }
 
 std::string str(const Type& t) {
+  if (!is_tensor(t.dtype)) return std::string(name(t.dtype));
   return std::string(name(t.dtype)) + (t.shape ? escape(str(*t.shape)) : "[...]");
 }
 

@@ -9,6 +9,7 @@ namespace ferrule {
 namespace {
 
 std::string describe(const Tensor& t) {
+  if (!t.is_tensor()) return fmt::format("{} of {}", name(t.dtype()), t.elements().size());
   return fmt::format("{}[{}]", name(t.dtype()), fmt::join(t.dims(), ","));
 }
 
@@ -84,10 +85,33 @@ void name_not_finite(const std::vector<double>& a, const std::vector<double>& b,
                        d.not_finite, a.size(), first, plain(a[first], 9), plain(b[first], 9));
 }
 
+/// Of what is no tensor: the first element that differs, else the one that is furthest off.
+Difference compare_elements(const Tensor& got, const Tensor& want, const Tolerance& tolerance,
+                            bool zero_sign) {
+  if (got.elements().size() != want.elements().size())
+    return different(fmt::format("got {}, want {}", describe(got), describe(want)));
+  Difference worst;
+  for (size_t k = 0; k < want.elements().size(); ++k) {
+    Difference d = compare(got.elements()[k], want.elements()[k], tolerance, zero_sign);
+    if (!d.text.empty())
+      d.text = fmt::format("element {} of the {}: {}", k, name(want.dtype()), d.text);
+    if (!d.ok) return d;
+    const bool further = d.error * worst.allowed > worst.error * d.allowed;
+    if (k == 0 || d.mistrusted > worst.mistrusted || further) worst = std::move(d);
+  }
+  return worst;
+}
+
 }  // namespace
+
+DType element_type(const Tensor& t) {
+  return t.is_tensor() || t.elements().empty() ? t.dtype() : element_type(t.elements().back());
+}
 
 Difference compare(const Tensor& got, const Tensor& want, const Tolerance& tolerance,
                    bool zero_sign) {
+  if (got.dtype() == want.dtype() && !want.is_tensor())
+    return compare_elements(got, want, tolerance, zero_sign);
   if (got.dtype() != want.dtype() || got.dims() != want.dims())
     return different(fmt::format("got {}, want {}", describe(got), describe(want)));
   if (got.dtype() == DType::string) {

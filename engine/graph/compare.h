@@ -30,7 +30,11 @@ struct Difference {
 /// tolerance.
 std::string margin_text(const Difference& d);
 
+/// Of a tensor, of a sequence's elements, of a map's values: it decides the tolerance.
+DType element_type(const Tensor& t);
+
 /// Dtype and dims must be equal; NaN and infinities must stand at the same places.
+/// Sequences, maps and optionals are equal if their elements are.
 /// `zero_sign`: -0 and +0 differ (bit-exact classes).
 Difference compare(const Tensor& got, const Tensor& want, const Tolerance& tolerance,
                    bool zero_sign = false);

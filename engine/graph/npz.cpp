@@ -302,7 +302,7 @@ std::string npy_bytes(const Tensor& t) {
       s.resize(width, U'\0');
       data.append(reinterpret_cast<const char*>(s.data()), width * 4);
     }
-  } else if (size_bits(t.dtype()) == 4) {
+  } else if (size_bits(t.dtype()) < 8) {
     descr = is_unsigned_int(t.dtype()) ? "|u1" : is_int(t.dtype()) ? "|i1" : "<f4";
     for (int64_t i = 0; i < t.numel(); ++i) {
       if (is_int(t.dtype()))

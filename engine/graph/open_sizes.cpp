@@ -29,7 +29,7 @@ std::vector<Open> open_inputs(const Graph& g, std::string_view fact) {
   std::vector<Open> all, named;
   for (ValueId v : g.inputs()) {
     const Value& value = g.value(v);
-    if (value.constant) continue;
+    if (value.constant || !is_tensor(value.type.dtype)) continue;
     Open whole{v, {}}, part{v, {}};
     if (value.type.shape)
       for (int k = 0; k < value.type.rank(); ++k) {

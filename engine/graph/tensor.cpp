@@ -29,9 +29,11 @@ auto visit_element(DType t, const void* data, int64_t i, F&& f) {
   if (is_native(t)) return with_native(t, [&]<class T>(T) { return f(load<T>(data, i)); });
   if (t == DType::f16) return f(f16_to_float(load<uint16_t>(data, i)));
   if (t == DType::bf16) return f(bf16_to_float(load<uint16_t>(data, i)));
-  if (t == DType::u4) return f(nibble(data, i));
-  if (t == DType::i4) return f(static_cast<int8_t>(static_cast<int8_t>(nibble(data, i) << 4) >> 4));
-  if (t == DType::f4e2m1) return f(decode_mini(t, nibble(data, i)));
+  if (is_int(t)) {
+    const int bits = size_bits(t);
+    return f(static_cast<int8_t>(narrowed(packed(data, i, bits), bits, is_signed_int(t))));
+  }
+  if (t == DType::f4e2m1) return f(decode_mini(t, packed(data, i, 4)));
   if (is_mini(t)) return f(decode_mini(t, load<uint8_t>(data, i)));
   bug("Tensor element of a type without a number", __FILE__, __LINE__);
 }
@@ -71,6 +73,14 @@ std::shared_ptr<void> zeroed(size_t size) {
 }
 
 }  // namespace
+
+Tensor Tensor::sequence(std::vector<Tensor> elements) {
+  return {DType::sequence, std::move(elements)};
+}
+Tensor Tensor::map(Tensor keys, Tensor values) {
+  return {DType::map, {std::move(keys), std::move(values)}};
+}
+Tensor Tensor::absent() { return {DType::optional, {}}; }
 
 std::pair<Tensor, void*> Tensor::allocate(DType dtype, std::vector<int64_t> dims) {
   int64_t n = !contains(dims, 0) ? 1 : 0;  // without elements whatever the other sizes are
@@ -125,9 +135,12 @@ void Tensor::put(DType t, void* bytes, int64_t i, double v) {
     });
   if (t == DType::f16) return put(float_to_f16(round_to_odd(v)));
   if (t == DType::bf16) return put(float_to_bf16(round_to_odd(v)));
-  if (t == DType::u4) return set_nibble(bytes, i, std::min<uint8_t>(saturated<uint8_t>(v), 15));
-  if (t == DType::i4) return set_nibble(bytes, i, std::clamp<int>(saturated<int8_t>(v), -8, 7));
-  if (t == DType::f4e2m1) return set_nibble(bytes, i, encode_mini(t, v, false));
+  if (is_int(t)) {
+    const int bits = size_bits(t), below = is_signed_int(t) ? 1 << (bits - 1) : 0;
+    return set_packed(bytes, i, bits,
+                      std::clamp<int>(saturated<int8_t>(v), -below, (1 << bits) - 1 - below));
+  }
+  if (t == DType::f4e2m1) return set_packed(bytes, i, 4, encode_mini(t, v, false));
   if (is_mini(t)) return put(encode_mini(t, v, false));
   bug("Tensor::put of a type without a number", __FILE__, __LINE__);
 }
@@ -167,6 +180,9 @@ Tensor Tensor::reshaped(std::vector<int64_t> dims) const {
 bool Tensor::identical(const Tensor& other) const {
   if (dtype_ != other.dtype_ || dims_ != other.dims_) return false;
   if (dtype_ == DType::string) return *strings_ == *other.strings_;
+  if (!is_tensor())
+    return std::ranges::equal(*elements_, *other.elements_,
+                              [](const Tensor& a, const Tensor& b) { return a.identical(b); });
   if (data_ == other.data_) return true;
   return bytes() == 0 || std::memcmp(data(), other.data(), static_cast<size_t>(bytes())) == 0;
 }
@@ -176,6 +192,10 @@ size_t Tensor::hash() const {
   seed = XXH3_64bits_withSeed(dims_.data(), dims_.size() * sizeof(int64_t), seed);
   if (dtype_ == DType::string) {
     for (const std::string& s : *strings_) seed = XXH3_64bits_withSeed(s.data(), s.size(), seed);
+    return seed;
+  }
+  if (!is_tensor()) {
+    for (const Tensor& t : *elements_) seed = seed * 31 + t.hash();
     return seed;
   }
   return XXH3_64bits_withSeed(data(), static_cast<size_t>(bytes()), seed);

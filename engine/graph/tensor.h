@@ -29,6 +29,13 @@ class Tensor {
         dims_(std::move(dims)),
         strings_(std::make_shared<const std::vector<std::string>>(std::move(strings))) {}
 
+  /// What is no tensor: a list of tensors or maps, a map's keys and values, an optional without a
+  /// value (one that has a value is that value). Only the interpreter makes them and graph inputs
+  /// and outputs hold them: who may be given one asks is_tensor() first.
+  static Tensor sequence(std::vector<Tensor> elements);
+  static Tensor map(Tensor keys, Tensor values);
+  static Tensor absent();
+
   /// A new tensor and its writable bytes (zeroed, 64-byte aligned); fill them before sharing it.
   static std::pair<Tensor, void*> allocate(DType dtype, std::vector<int64_t> dims);
   /// From values in order; T must be the C type of `dtype` (bool as uint8_t, f16 / bf16 as
@@ -75,6 +82,8 @@ class Tensor {
     return {static_cast<const T*>(data()), static_cast<size_t>(numel())};
   }
   const std::vector<std::string>& strings() const { return *strings_; }
+  bool is_tensor() const { return ferrule::is_tensor(dtype_); }
+  const std::vector<Tensor>& elements() const { return *elements_; }  ///< of what is no tensor
 
   /// Element `i` (row-major) as double / int64, from any numeric or bool type.
   double at_f64(int64_t i) const;
@@ -94,6 +103,11 @@ class Tensor {
   const void* data_ = nullptr;
   std::shared_ptr<Residence> residence_;
   std::shared_ptr<const std::vector<std::string>> strings_;
+  std::shared_ptr<const std::vector<Tensor>> elements_;
+
+  Tensor(DType dtype, std::vector<Tensor> elements)
+      : dtype_(dtype),
+        elements_(std::make_shared<const std::vector<Tensor>>(std::move(elements))) {}
 };
 
 }  // namespace ferrule

@@ -29,6 +29,7 @@ Outputs stack(const Call& c, const std::vector<Tensor>& parts, int64_t axis, con
     return one(Tensor::allocate(declared.dtype, out).first);
   }
   const Tensor& first = parts[0];
+  if (!std::ranges::all_of(parts, &Tensor::is_tensor)) return c.bad("a scan output is no tensor");
   Dims out = first.dims();
   if (axis < 0) axis += std::ssize(out) + 1;
   if (axis < 0 || axis > std::ssize(out))
@@ -77,6 +78,8 @@ Status grown(const Call& c, const std::vector<std::vector<Tensor>>& scans) {
 Outputs loop(const Call& c) {
   const Graph* body = subgraph(c.n, "body");
   if (!body) return c.bad("the body is missing");
+  if (const Tensor* count = c.input(0); count && !is_int(count->dtype()))
+    return c.bad("a count of type {}", name(count->dtype()));
   const int64_t most = c.input(0) ? c.input(0)->numel() == 1 ? c.input(0)->at_i64(0) : 0
                                   : std::numeric_limits<int64_t>::max();
   bool going = true;
@@ -146,6 +149,7 @@ Outputs scan(const Call& c) {
   int64_t length = -1;
   for (size_t k = 0; k < ins; ++k) {
     const Tensor& t = *c.input(carried + k);
+    if (!t.is_tensor()) return c.bad("scanned input {} is of type {}", k, name(t.dtype()));
     FERRULE_ASSIGN(const int64_t a, c.axis(in_axes[k], t.rank(), "scan_input_axes"));
     axes.push_back(a);
     if (length >= 0 && t.dims()[a] != length) return c.bad("scanned inputs differ in length");
@@ -172,6 +176,8 @@ Outputs scan(const Call& c) {
 
 }  // namespace
 
-std::vector<Entry> control_table() { return {{"If", if_else, 1}, {"Loop", loop}, {"Scan", scan}}; }
+std::vector<Entry> control_table() {
+  return {{"If", if_else, 1, true}, {"Loop", loop, 0, true}, {"Scan", scan, 0, true}};
+}
 
 }  // namespace ferrule::interp

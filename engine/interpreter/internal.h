@@ -68,7 +68,8 @@ using Kernel = Outputs (*)(const Call&);
 struct Entry {
   std::string_view op;
   Kernel run;
-  size_t inputs = 0;  ///< the first so many must be there
+  size_t inputs = 0;        ///< the first so many must be there
+  bool containers = false;  ///< takes sequences and optionals
 };
 std::vector<Entry> attention_table();
 std::vector<Entry> conv_table();
@@ -83,6 +84,7 @@ std::vector<Entry> resize_table();
 std::vector<Entry> quantize_table();
 std::vector<Entry> rnn_table();
 std::vector<Entry> control_table();
+std::vector<Entry> container_table();
 std::vector<Entry> text_table();
 std::vector<Entry> signal_table();
 std::vector<Entry> learned_table();

@@ -15,7 +15,8 @@ const Entry* find_kernel(const Node& n) {
     for (const auto& table :
          {conv_table(), pool_table(), matmul_table(), shape_table(), movement_table(),
           index_table(), order_table(), norm_table(), resize_table(), quantize_table(), rnn_table(),
-          control_table(), attention_table(), text_table(), signal_table(), learned_table()})
+          control_table(), attention_table(), container_table(), text_table(), signal_table(),
+          learned_table()})
       for (const Entry& e : table)
         FERRULE_ASSERT(out.emplace(e.op, e).second, "operator in two tables");
     return out;
@@ -24,6 +25,10 @@ const Entry* find_kernel(const Node& n) {
                   : n.domain == "ai.onnx.ml"                ? kAll.find("ml." + operator_name(n.op))
                                                             : kAll.end();
   return it == kAll.end() ? nullptr : &it->second;
+}
+
+bool holds_containers(std::span<const Tensor* const> in) {
+  return std::ranges::any_of(in, [](const Tensor* t) { return t && !t->is_tensor(); });
 }
 
 /// In f64 mode every float value is kept in double between the nodes.
@@ -46,6 +51,13 @@ Outputs run_node(const Call& c) {
     return run_graph(env, c.options);
   }
   try {
+    if (holds_containers(c.in)) {
+      if (c.n.op == "Identity" && c.n.domain.empty()) return one(*c.in[0]);  // by formula else
+      const Entry* e = find_kernel(c.n);
+      if (!e || !e->containers) return c.unsupported("it does not take sequences or optionals");
+      FERRULE_TRY(c.need(e->inputs));
+      return e->run(c);
+    }
     if (c.options.ops && c.options.ops->pointwise(c.n)) {
       for (const Tensor* t : c.in) {
         if (t) FERRULE_TRY(c.fits(t->dtype(), t->dims()));

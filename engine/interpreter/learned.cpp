@@ -159,6 +159,24 @@ Outputs normalizer(const Call& c) {
   return one(store(DType::f32, c.input(0)->dims(), y));
 }
 
+/// A map from labels to values for each row.
+Outputs zip_map(const Call& c) {
+  FERRULE_ASSIGN(const Rows size, rows_of(c));
+  const auto [rows, width] = size;
+  if (c.input(0)->dtype() != DType::f32) return c.unsupported_type(*c.input(0));
+  const Strings words = strings(c, "classlabels_strings");
+  const Dims numbers = c.n.attrs.ints("classlabels_int64s");
+  const Tensor keys = words.empty() ? Tensor::of_i64({std::ssize(numbers)}, numbers)
+                                    : Tensor({std::ssize(words)}, words);
+  if (keys.numel() != width) return c.bad("{} labels for {} columns", keys.numel(), width);
+  FERRULE_TRY(c.fits(DType::f64, {rows, sizeof(Tensor)}));
+  std::vector<Tensor> out;
+  for (int64_t r = 0; r < rows; ++r)
+    out.push_back(
+        Tensor::map(keys, take(*c.input(0), {width}, positions({width}, {1}, r * width))));
+  return one(Tensor::sequence(std::move(out)));
+}
+
 // --- scores
 
 double logistic(double v) {
@@ -295,6 +313,7 @@ std::vector<Entry> learned_table() {
                             {"ml.LinearRegressor", linear_regressor, 1},
                             {"ml.Normalizer", normalizer, 1},
                             {"ml.Scaler", scaler, 1},
+                            {"ml.ZipMap", zip_map, 1},
                         });
   return out;
 }

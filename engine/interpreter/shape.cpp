@@ -25,7 +25,7 @@ Outputs dropout(const Call& c) {
 Outputs bit_cast(const Call& c) {
   const Tensor& x = *c.input(0);
   const int64_t code = c.n.attrs.i("to");
-  if (code < 1 || code > static_cast<int64_t>(DType::f4e2m1))
+  if (code < 1 || code > static_cast<int64_t>(kLastElementType))
     return c.bad_attr("to", "{} is no element type", code);
   const auto to = static_cast<DType>(code);
   if (size_bits(to) == 0 || size_bits(to) != size_bits(x.dtype()))

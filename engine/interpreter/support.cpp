@@ -251,10 +251,15 @@ Tensor take(const Tensor& source, const Dims& dims, const std::vector<int64_t>& 
       take_elements<Bytes16>(source.data(), p, from, f);
       break;
     case 4:
-      for (size_t i = 0; i < from.size(); ++i) {
-        set_nibble(p, i, from[i] >= 0 ? nibble(source.data(), from[i]) : f ? nibble(f, 0) : 0);
-      }
+    case 2: {
+      const int bits = size_bits(source.dtype());
+      for (size_t i = 0; i < from.size(); ++i)
+        set_packed(p, static_cast<int64_t>(i), bits,
+                   from[i] >= 0 ? packed(source.data(), from[i], bits)
+                   : f          ? packed(f, 0, bits)
+                                : 0);
       break;
+    }
     default:
       bug("interpreter: an element type without a size", __FILE__, __LINE__);
   }

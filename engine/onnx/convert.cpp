@@ -384,13 +384,19 @@ class Converter {
 
 }  // namespace
 
+DType no_tensor(const onnx::TypeProto& t) {
+  return t.has_sequence_type()   ? DType::sequence
+         : t.has_optional_type() ? DType::optional
+         : t.has_map_type()      ? DType::map
+                                 : DType::undefined;
+}
+
 Result<Type> to_type(const onnx::TypeProto& t, const std::string& unnamed, const Limits& limits,
                      const std::string& where) {
-  if (!t.has_tensor_type())
-    return Type{};  // sequences, maps, optionals: known only by their operators
+  if (!t.has_tensor_type()) return Type{no_tensor(t), {}};
   const auto& tensor = t.tensor_type();
   int code = tensor.elem_type();
-  if (code < 0 || code > static_cast<int>(DType::f4e2m1))
+  if (code != 0 && !is_element_type(code))
     return error(Code::unsupported_type, where, fmt::format("element type {}", code));
   Type out;
   out.dtype = static_cast<DType>(code);

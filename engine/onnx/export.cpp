@@ -266,7 +266,7 @@ class Exporter {
   }
 
   Status type(const Value& v, onnx::ValueInfoProto& out, bool needed) {
-    if (v.type.dtype == DType::undefined)
+    if (v.type.dtype == DType::undefined || !is_tensor(v.type.dtype))
       return needed ? Status(error(Code::unsupported_type, "value " + quote(v.name),
                                    "an output without a tensor type"))
                     : Status{};

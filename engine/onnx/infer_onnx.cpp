@@ -37,6 +37,10 @@ class DimNames {
     return fresh_.try_emplace(d.dim_param(), Dim::unknown()).first->second;
   }
   void encode(const Type& t, onnx::TypeProto& out) {
+    if (t.dtype == DType::sequence) out.mutable_sequence_type();
+    if (t.dtype == DType::optional) out.mutable_optional_type();
+    if (t.dtype == DType::map) out.mutable_map_type();
+    if (!is_tensor(t.dtype)) return;
     auto* tensor = out.mutable_tensor_type();
     tensor->set_elem_type(static_cast<int>(t.dtype));
     if (!t.shape) return;
@@ -45,9 +49,9 @@ class DimNames {
   }
   Type decode(const onnx::TypeProto& t) {
     Type out;
-    if (!t.has_tensor_type()) return out;
+    if (!t.has_tensor_type()) return Type{onnx_io::no_tensor(t), {}};
     int code = t.tensor_type().elem_type();
-    if (code > 0 && code <= static_cast<int>(DType::f4e2m1)) out.dtype = static_cast<DType>(code);
+    if (onnx_io::is_element_type(code)) out.dtype = static_cast<DType>(code);
     if (!t.tensor_type().has_shape()) return out;
     Shape shape;
     for (const auto& d : t.tensor_type().shape().dim()) shape.push_back(decode(d));

@@ -89,6 +89,13 @@ onnx::AttributeProto to_proto(const std::string& name, const Attr& value);
 // --- convert.cpp
 Status convert(Model& m, const Functions& functions, const Opsets& opsets, ExternalRoots& roots,
                const ImportOptions& options, const Limits& limits, Imported& out);
+/// Whether tensors may have the element type of that number.
+inline bool is_element_type(int64_t code) {
+  return code > 0 && code <= static_cast<int64_t>(kLastElementType) &&
+         code != static_cast<int64_t>(DType::f8e8m0);
+}
+/// Of what is no tensor: what it is instead; sparse tensors are nothing that is known.
+DType no_tensor(const onnx::TypeProto& t);
 Result<Type> to_type(const onnx::TypeProto& t, const std::string& unnamed, const Limits& limits,
                      const std::string& where);
 

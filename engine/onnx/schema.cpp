@@ -59,7 +59,7 @@ std::optional<DType> element_type(std::string_view type) {
 
 OperandSchema operand_of(const onnx::OpSchema::FormalParameter& p) {
   OperandSchema out;
-  out.variable = p.GetTypeStr();
+  out.name = p.GetName(), out.variable = p.GetTypeStr();
   for (const auto& type : p.GetTypes())
     if (auto t = element_type(*type)) out.types.push_back(*t);
   std::ranges::sort(out.types);

@@ -37,7 +37,7 @@ struct AttributeSchema {
 };
 /// An operand or a result. Those of one `variable` ("T") have one element type, one of `types`.
 struct OperandSchema {
-  std::string variable;
+  std::string name, variable;
   std::vector<DType> types;  ///< numeric types and bool; empty: none of these
   bool optional = false, variadic = false;
 };

@@ -187,7 +187,7 @@ Result<Tensor> from_fields(const onnx::TensorProto& t, DType type, const std::ve
   }
   if (size_bits(type) == 16) return typed<uint16_t>(i32, type, dims, n, where);
   if (size_bits(type) == 8) return typed<uint8_t>(i32, type, dims, n, where);
-  return typed<uint8_t>(i32, type, dims, (n + 1) / 2, where);  // 4 bits: two an entry
+  return typed<uint8_t>(i32, type, dims, size_bytes(type, n), where);  // packed: a byte an entry
 }
 
 }  // namespace
@@ -223,7 +223,7 @@ Result<Tensor> to_tensor(onnx::TensorProto& t, const std::string& where, Externa
   }
   if (empty) n = 0;
   int code = t.data_type();
-  if (code < 1 || code > static_cast<int>(DType::f4e2m1))
+  if (!is_element_type(code))
     return error(Code::unsupported_type, where, fmt::format("element type {}", code));
   DType type = static_cast<DType>(code);
   if (t.has_segment()) return error(Code::unsupported_type, where, "a segmented tensor");

@@ -9,6 +9,7 @@
 #include "engine/contract/contracts.h"
 #include "engine/graph/compare.h"
 #include "engine/interpreter/interpreter.h"
+#include "engine/onnx/schema.h"
 #include "engine/proof/arbiter.h"
 #include "engine/proof/edit.h"
 #include "engine/proof/node_draw.h"
@@ -100,6 +101,19 @@ std::vector<Tensor> ordinary(std::vector<Tensor> got, const std::vector<Tensor>&
   return got;
 }
 
+/// The most that an operator takes as the length of a sequence, if this is a list of such; else 0.
+int64_t longest_sequence(const Graph& g, ValueId v) {
+  for (const Use& u : g.value(v).uses) {
+    const OperatorSchema* s = u.slot < 0 ? nullptr : operator_schema(g.node(u.node));
+    const auto k = static_cast<size_t>(u.slot);
+    if (!s || k >= s->inputs.size() || s->inputs[k].name != "sequence_lens") continue;
+    const ValueId x = g.input(u.node, 0);
+    const auto& shape = g.value(x).type.shape;
+    if (shape && !shape->empty()) return std::max<int64_t>(1, (*shape)[0].value_or(1));
+  }
+  return 0;
+}
+
 /// Inputs for one round; every symbol has one value in all of them.
 std::vector<Tensor> inputs_of(const Graph& g, const Round& round, Draw& draw) {
   constexpr std::array<int64_t, 4> kPrimes{3, 5, 2, 7};
@@ -119,6 +133,11 @@ std::vector<Tensor> inputs_of(const Graph& g, const Round& round, Draw& draw) {
     std::vector<int64_t> dims;
     if (t.shape) std::ranges::transform(*t.shape, std::back_inserter(dims), size);
     inputs.push_back(drawn_tensor(t.dtype, dims, draw, round.values));
+    if (const int64_t most = longest_sequence(g, v)) {
+      std::vector<int64_t> lengths(static_cast<size_t>(inputs.back().numel()));
+      for (int64_t& n : lengths) n = draw.between(int64_t{1}, most);
+      inputs.back() = Tensor::of_ints(t.dtype, dims, lengths);
+    }
   }
   return inputs;
 }

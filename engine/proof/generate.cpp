@@ -25,6 +25,7 @@ class Walk {
       : rule_(rule),
         ctx_(ctx),
         draw_(draw),
+        propose_(propose),
         world_(propose.world(rule.types)),
         nodes_(g_, world_, *ctx.ops, propose, draw),
         sparse_(draw.chance(50)) {}
@@ -43,6 +44,7 @@ class Walk {
       if (auto it = env_.find(name);
           it != env_.end() && it->second && g_.value(it->second).producer && draw_.chance(30))
         out.insert(it->second);
+    if (rule_.kind == RuleKind::merge) siblings(out);
     for (ValueId v : out) g_.add_output(v);
     return std::ranges::any_of(out, [&](ValueId v) { return reads_input(v); }) && g_.sort()
                ? std::make_unique<Graph>(std::move(g_))
@@ -50,6 +52,63 @@ class Walk {
   }
 
  private:
+  /// A merge's nodes over the same value again, with operands of their own; their results are added
+  /// to `out`.
+  void siblings(std::set<ValueId>& out) {
+    std::set<ValueId> over;
+    if (const auto it = lists_.find(rule_.merge.over); it != lists_.end())
+      over.insert(it->second.begin(), it->second.end());
+    else if (const auto found = env_.find(rule_.merge.over); found != env_.end())
+      over.insert(found->second);
+    const std::vector<NodeId> nodes = g_.order();
+    const std::set<ValueId> first = out;
+    for (int64_t n = draw_.chance(25) ? 2 : 1; n > 0; --n) {
+      std::map<ValueId, ValueId> mine;
+      for (NodeId id : nodes) {
+        if (std::ranges::none_of(g_.node(id).inputs, [&](ValueId v) {
+              return over.contains(v) || mine.contains(v);
+            }))
+          continue;
+        const Node& one = g_.node(id);
+        if (!one.subgraphs.empty()) return;
+        Node node;
+        node.op = one.op, node.domain = one.domain, node.attrs = one.attrs;
+        node.inputs = one.inputs, node.outputs = one.outputs;
+        node.name = g_.fresh_name(one.name);
+        for (ValueId& v : node.inputs)
+          if (const auto it = mine.find(v); it != mine.end())
+            v = it->second;
+          else if (v && !over.contains(v))
+            v = sibling(v);
+        for (ValueId& v : node.outputs)
+          if (v) {
+            const ValueId copy = g_.add_value(g_.fresh_name("t"), g_.value(v).type);
+            mine[v] = copy;
+            v = copy;
+          }
+        g_.add_node(std::move(node));
+      }
+      for (ValueId v : first)
+        if (const auto it = mine.find(v); it != mine.end()) out.insert(it->second);
+    }
+  }
+  /// An operand in the place of one that the first of the siblings reads.
+  ValueId sibling(ValueId v) {
+    if (draw_.chance(20)) return v;
+    const Tensor* t = g_.constant(v);
+    if (!t) {
+      if (!g_.value(v).is_input || draw_.chance(50)) return v;
+      return g_.add_input(g_.fresh_name("other"), g_.value(v).type);
+    }
+    std::vector<int64_t> dims = t->dims();
+    if (!dims.empty() && draw_.chance(30))
+      dims[static_cast<size_t>(draw_.below(std::ssize(dims)))] = propose_.size();
+    int64_t all = 1;
+    for (int64_t d : dims) all *= std::min(d, kElements + 1);
+    if (all > kElements || t->dtype() == DType::string || size_bits(t->dtype()) % 8) return v;
+    return g_.add_constant(g_.fresh_name("k"), propose_.contents(t->dtype(), dims, g_));
+  }
+
   /// What is constant throughout would have been folded before.
   bool reads_input(ValueId v) const {
     if (g_.value(v).is_input) return true;
@@ -143,7 +202,8 @@ class Walk {
       for (ValueId v : it->second) out.push_back({v});
       return true;
     }
-    for (int64_t n = draw_.below(4); n > 0; --n) out.push_back(OperandDraw::of_name(e));
+    for (int64_t n = draw_.below(draw_.chance(10) ? 8 : 4); n > 0; --n)
+      out.push_back(OperandDraw::of_name(e));
     return true;
   }
 
@@ -194,6 +254,7 @@ class Walk {
   const Rule& rule_;
   const ProofContext& ctx_;
   Draw& draw_;
+  Proposer& propose_;
   Graph g_;
   World world_;
   NodeDraw nodes_;
@@ -276,7 +337,7 @@ Generator::Generator(const Rule& rule, const ProofContext& ctx, const Hints& hin
 
 std::unique_ptr<Graph> Generator::next() {
   auto g = Walk(rule_, ctx_, propose_, draw_).run();
-  if (!g) return nullptr;
+  if (!g || (rule_.kind == RuleKind::merge && !infer_again(*ctx_.ops, *g))) return nullptr;
   if (asks_producers_ && draw_.chance(70)) {
     put_producers(*g, draw_.of(hints_.operators), *ctx_.ops, propose_, draw_);
     g->remove_dead();

@@ -95,6 +95,11 @@ const std::vector<T>& of_attribute(const std::map<std::string, std::vector<T>, s
   return it == all.end() ? none : it->second;
 }
 
+/// Whether it makes numbers of another type.
+bool rounds(const PatternExpr& e) {
+  return contains(e.ops, "Cast") || contains(e.ops, "CastLike");
+}
+
 }  // namespace
 
 Hints hints_of(const Rule& rule, const std::vector<const Graph*>& cases) {
@@ -105,19 +110,24 @@ Hints hints_of(const Rule& rule, const std::vector<const Graph*>& cases) {
     if (c.expr) collect.expression(*c.expr);
   for (const auto& [_, e] : rule.let) collect.expression(*e);
   for (double d : out.numbers)
-    if (d > 8 && d <= 300 && d == std::floor(d))
-      for (int64_t by : {-1, 0, 1}) out.sizes.push_back(static_cast<int64_t>(d) + by);
+    if (d > 3 && d <= 2100 && d == std::floor(d))
+      for (int64_t by : {-1, 0, 1})
+        (d <= 300 ? out.sizes : out.long_sizes).push_back(static_cast<int64_t>(d) + by);
   bool converts = false;
   for (const PatternLine& l : rule.match.lines)
     each_expr(*l.expr, [&](const PatternExpr& e) {
       collect.pattern(e);
-      converts |= contains(e.ops, "Cast") || contains(e.ops, "CastLike");
+      converts |= rounds(e);
     });
-  // A size, a count or a place that an integer of 8 bits, bf16 or f16 does not hold.
-  if (converts) out.long_sizes = {130, 260, 2051};
   const auto [open, modes] = std::pair(out.open_attributes, out.modes);
   for (const PatternLine& l : rule.rewrite.lines)
-    each_expr(*l.expr, [&](const PatternExpr& e) { collect.pattern(e); });
+    each_expr(*l.expr, [&](const PatternExpr& e) {
+      collect.pattern(e);
+      converts |= rounds(e);
+    });
+  // A size, a count or a place that an integer of 8 bits, bf16 or f16 does not hold; and sums of
+  // integers that f32 does not.
+  if (converts) out.long_sizes.insert(out.long_sizes.end(), {130, 260, 2195});
   out.open_attributes = open, out.modes = modes;
   for (const Graph* g : cases) collect.graph(*g);
   return out;

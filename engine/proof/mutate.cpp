@@ -39,8 +39,10 @@ class Mutator {
     operators();
     attributes();
     padding();
+    spatial_axis();
     groups();
     further_operands();
+    absent_operands();
     of_operator_ = false;
     orders();
     element_types();
@@ -329,6 +331,12 @@ class Mutator {
     for (int64_t& x : to = was) x = more(x, -1);
     change("is one less", to);
     if (t.rank() != 1 || was.empty()) return;
+    for (size_t a = 0; a < was.size() && was.size() <= 4; ++a)
+      for (size_t b = 0; b < was.size(); ++b)
+        if (a != b && was[a] > 0 && was[b] > 0 && was[a] % 2 == 0) {
+          (to = was)[a] /= 2, to[b] *= 2;
+          change("has a factor moved", to);
+        }
     for (int64_t last : {int64_t{0}, more(was.back(), 1), more(was.front(), -1)}) {
       to = was;
       to.push_back(last);
@@ -393,7 +401,7 @@ class Mutator {
             if (to != *word) set(to);
         } else if (auto* i = std::get_if<int64_t>(&value); i && key == "to") {
           for (DType t : {DType::f32, DType::f64, DType::f16, DType::i32, DType::i64, DType::i8,
-                          DType::u8, DType::boolean})
+                          DType::u8, DType::boolean, DType::i4})
             if (static_cast<int64_t>(t) != *i) set(static_cast<int64_t>(t));
         } else if (const auto& listed = numbers_of(op_of(n), key); i && !listed.empty()) {
           for (int64_t to : listed)
@@ -419,8 +427,10 @@ class Mutator {
             std::vector<int64_t> to = *l;
             for (int64_t& x : to) ++x;
             set(to);
-            std::swap((to = *l)[0], to[1]);
-            set(to);
+            for (size_t k = 1; k < l->size() && k < 8; ++k) {
+              std::swap((to = *l)[k - 1], to[k]);
+              set(to);
+            }
             std::ranges::rotate(to = *l, to.begin() + 1);
             set(to);
           }
@@ -454,6 +464,37 @@ class Mutator {
                 g.set_attr(n, "strides", std::move(strides));
               });
     }
+  }
+
+  /// One more spatial axis of every image and every window.
+  void spatial_axis() {
+    if (std::ranges::none_of(g_.order(), [&](NodeId n) {
+          return !g_.node(n).attrs.ints("kernel_shape").empty();
+        }))
+      return;
+    add("every window has one more axis", [](Graph& g) {
+      for (ValueId v : g.inputs()) {
+        Type t = g.value(v).type;
+        if (!t.shape || t.shape->size() < 3) continue;
+        t.shape->emplace_back(4);
+        g.set_type(v, std::move(t));
+      }
+      for (ValueId v : g.constants())
+        if (const Tensor& t = *g.constant(v); t.rank() > 2) {
+          std::vector<int64_t> dims = t.dims();
+          dims.push_back(dims.back() == 1 ? 1 : 2);
+          g.set_constant(v, repeated(t, dims));
+        }
+      for (NodeId n : g.order())
+        for (const char* key : {"kernel_shape", "strides", "dilations", "pads"})
+          if (std::vector<int64_t> list = g.node(n).attrs.ints(key); !list.empty()) {
+            const bool pads = std::string_view(key) == "pads";
+            const bool window = std::string_view(key) == "kernel_shape";
+            if (pads) list.insert(list.begin() + std::ssize(list) / 2, 1);
+            list.push_back(pads ? 0 : window && list.back() > 1 ? 2 : 1);
+            g.set_attr(n, key, std::move(list));
+          }
+    });
   }
 
   static void set_dims(Graph& g, ValueId v, const std::vector<int64_t>& dims) {
@@ -533,6 +574,18 @@ class Mutator {
         add("every convolution " + how, [=](Graph& g) {
           for (NodeId n : all) group(g, n, to);
         });
+      if (!all.empty())
+        add("every convolution " + how + ", of one filter each", [=](Graph& g) {
+          for (NodeId n : all) {
+            const ValueId w = filters_of(g, n);
+            if (!w) continue;
+            std::vector<int64_t> dims = *constant_shape(*g.value(w).type.shape);
+            dims[0] = 1;
+            set_dims(g, w, dims);
+            if (const ValueId b = g.input(n, 2); g.constant(b)) set_dims(g, b, {1});
+            group(g, n, to);
+          }
+        });
     }
   }
 
@@ -577,6 +630,41 @@ class Mutator {
           add(fmt::format("{} gets {} as operand {}", op_of(n),
                           t.dtype() == DType::boolean ? "true" : "2", slot),
               [=](Graph& g) { g.set_input(n, slot, g.add_constant(g.fresh_name("more"), t)); });
+    }
+  }
+
+  /// Optional operands that are left out, as lists that are as long as an axis of the first operand.
+  void absent_operands() {
+    for (NodeId n : g_.order()) {
+      const OperatorSchema* schema = operator_schema(g_.node(n));
+      const ValueId x = g_.input(n, 0);
+      if (!schema || !x || !g_.value(x).type.shape) continue;
+      std::set<int64_t> sizes;
+      for (const Dim& d : *g_.value(x).type.shape)
+        if (d.is_constant()) sizes.insert(d.value_or(0));
+      for (size_t slot = 1; slot < schema->inputs.size(); ++slot) {
+        const OperandSchema& o = schema->inputs[slot];
+        if (!o.optional || o.types.empty() || g_.input(n, slot)) continue;
+        DType t = o.types.front();
+        for (size_t k = 0; k < g_.node(n).inputs.size() && k < schema->inputs.size(); ++k)
+          if (g_.input(n, k) && schema->inputs[k].variable == o.variable)
+            t = g_.value(g_.input(n, k)).type.dtype;
+        if (size_bits(t) % 8) continue;
+        for (int64_t size : sizes) {
+          add(fmt::format("{} gets {} numbers as {}", op_of(n), size, o.name), [=](Graph& g) {
+            g.set_input(n, slot, g.add_input(g.fresh_name("more"), {t, Shape{Dim(size)}}));
+          });
+          std::vector<double> counted;  // down from the longest axis
+          for (int64_t k = 0; k < size && size <= 16; ++k)
+            counted.push_back(std::max(1.0, static_cast<double>(*sizes.rbegin() - k)));
+          if (!counted.empty())
+            add(fmt::format("{} gets {} counted numbers as {}", op_of(n), size, o.name),
+                [=](Graph& g) {
+                  g.set_input(n, slot,
+                              g.add_constant(g.fresh_name("more"), filled(t, {size}, counted)));
+                });
+        }
+      }
     }
   }
 

@@ -58,8 +58,9 @@ Proposer::Place place_of(const Node& n, size_t slot) {
 }  // namespace
 
 int64_t elements(const Shape& s) {
+  constexpr int64_t kMany = int64_t{1} << 20;
   int64_t n = 1;
-  for (const Dim& d : s) n *= std::min<int64_t>(d.value_or(7), 1 << 12);
+  for (const Dim& d : s) n = std::min(n * std::min<int64_t>(d.value_or(7), kMany), kMany);
   return n;
 }
 
@@ -98,6 +99,11 @@ std::vector<DType> NodeDraw::allowed(const Node& n, size_t slot) const {
   }
   const OpFormula* f = ops_.find(n);
   return f && slot == 0 ? f->types : std::vector<DType>();
+}
+
+bool NodeDraw::sequence_lengths(const Node& n, size_t slot) {
+  const OperatorSchema* s = operator_schema(n);
+  return s && slot < s->inputs.size() && s->inputs[slot].name == "sequence_lens";
 }
 
 /// Operands of one variable have one element type.
@@ -193,7 +199,8 @@ bool NodeDraw::types(const Node& n, std::vector<OperandDraw>& in, const std::vec
     if (t == DType::undefined || (!can.empty() && !contains(can, t))) t = element(can);
     of_variable.try_emplace(var, t);
     const bool was = static_cast<bool>(o.value), held = was && g_.constant(o.value);
-    const bool list = lists_only(can) && !(o.name && o.name->shape);
+    const bool lengths = sequence_lengths(n, k);
+    const bool list = lists_only(can) && !(o.name && o.name->shape) && !lengths;
     const bool constant = was ? held : o.number || o.name->constant || draw_.chance(list ? 85 : 12);
     int way = -1;
     std::optional<Tensor> contents;
@@ -213,7 +220,10 @@ bool NodeDraw::types(const Node& n, std::vector<OperandDraw>& in, const std::vec
       shape = o.name->shape ? pattern_shape(*o.name->shape, sizes)
                             : propose_.shape(world_, beside, place, way);
       if (shape.size() > kRank || elements(shape) > kElements) return false;
-      if (constant) contents = propose_.contents(t, constant_dims(shape), g_);
+      if (constant && lengths && !beside.empty() && !beside.front().empty())
+        contents = propose_.lengths(t, constant_dims(shape), beside.front()[0].value_or(1));
+      else if (constant)
+        contents = propose_.contents(t, constant_dims(shape), g_);
     }
     if (way >= 0) ways_.emplace_back(place, way);
     if (contents) {
@@ -243,12 +253,30 @@ Attrs NodeDraw::modes(const Node& n, const PatternExpr& e) {
   return out;
 }
 
+/// The groups that the filters of a convolution have, if more than one.
+std::optional<int64_t> NodeDraw::groups(const Node& n) const {
+  if (n.inputs.size() < 2 || !n.inputs[0] || !n.inputs[1]) return std::nullopt;
+  const auto &x = g_.value(n.inputs[0]).type.shape, &w = g_.value(n.inputs[1]).type.shape;
+  if (!x || !w || x->size() < 3 || w->size() != x->size()) return std::nullopt;
+  const int64_t channels = (*x)[1].value_or(0), of_one = (*w)[1].value_or(0);
+  if (of_one < 1 || channels % of_one || channels <= of_one) return std::nullopt;
+  return channels / of_one;
+}
+
 /// Beside the modes.
 bool NodeDraw::attributes(Node& n, const PatternExpr& e, Bound& attrs, int rank, int attempt) {
   Bound bound = attrs;
   const bool plain = attempt % 3 == 2 || draw_.chance(30);
   for (const AttributeSchema& a : attributes_of(n, ops_)) {
     const auto p = std::ranges::find(e.attrs, a.name, &AttrPattern::name);
+    const bool open = p == e.attrs.end() ? e.any_attrs
+                                               : p->kind == AttrPattern::Kind::bind &&
+                                                     !bound.contains(p->bind);
+    if (const auto g = a.name == "group" && open && draw_.chance(80) ? groups(n) : std::nullopt) {
+      n.attrs.set(a.name, *g);
+      if (p != e.attrs.end()) bound.insert_or_assign(p->bind, *g);
+      continue;
+    }
     if (p == e.attrs.end()) {
       if (a.required || (e.any_attrs && !plain && !is_mode(n, a) && draw_.chance(35)))
         if (auto v = propose_.attribute(n.op.text(), a, rank)) n.attrs.set(a.name, std::move(*v));

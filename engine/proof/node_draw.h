@@ -20,7 +20,7 @@ struct OperandDraw {
 
 /// Of one tensor that is drawn, at most.
 inline constexpr int64_t kElements = 2200;
-inline constexpr size_t kRank = 7;
+inline constexpr size_t kRank = 8;
 /// Of a tensor; a size that is open counts 7.
 int64_t elements(const Shape& s);
 /// Whether all operands have element types that their operators' schemas allow, and allow together.
@@ -49,8 +49,11 @@ class NodeDraw {
              Sizes& sizes);
   Attrs modes(const Node& n, const PatternExpr& e);
   bool attributes(Node& n, const PatternExpr& e, Bound& attrs, int rank, int attempt);
+  std::optional<int64_t> groups(const Node& n) const;
   std::vector<DType> allowed(const Node& n, size_t slot) const;
   std::string variable(const Node& n, size_t slot) const;
+  /// Whether the operand holds lengths of sequences.
+  static bool sequence_lengths(const Node& n, size_t slot);
   DType element(const std::vector<DType>& allowed);
   void give(OperandDraw& o, Type type, std::optional<Tensor> contents);
   Shape pattern_shape(const std::vector<DimPattern>& p, Sizes& sizes);

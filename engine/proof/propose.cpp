@@ -26,9 +26,11 @@ int64_t known(const Dim& d) { return d.value_or(-1); }
 
 int64_t Proposer::size() {
   constexpr std::array<int64_t, 12> all{2, 3, 4, 5, 1, 2, 3, 4, 6, 7, 8, 0};
+  constexpr std::array<int64_t, 4> squares{9, 12, 16, 18};  // and multiples: blocks of channels
   if (!few_.empty() && draw_.chance(85)) return draw_.of(few_);
   if (!hints_.sizes.empty() && draw_.chance(10)) return draw_.of(hints_.sizes);
   if (!hints_.long_sizes.empty() && draw_.chance(3)) return draw_.of(hints_.long_sizes);
+  if (draw_.chance(4)) return squares[static_cast<size_t>(draw_.below(4))];
   return all[static_cast<size_t>(draw_.below(draw_.chance(15) ? 12 : 11))];
 }
 
@@ -45,13 +47,14 @@ World Proposer::world(const std::vector<DType>& types) {
   few_.clear();
   if (draw_.chance(kFewSizes)) few_ = {draw_.between(int64_t{2}, int64_t{3}), size()};
   int64_t rank = draw_.chance(8) ? 0 : draw_.chance(8) ? 6 : draw_.between(int64_t{1}, int64_t{5});
+  if (draw_.chance(3)) rank = 8, few_ = {1, 2};
   // A number in a condition may be one of a rank.
   if (!hints_.sizes.empty() && draw_.chance(4))
     if (const int64_t n = draw_.of(hints_.sizes); n > 6 && n < 11) rank = n, few_ = {1, 2};
   for (int64_t k = 0; k < rank; ++k) w.base.emplace_back(size());
   // Beside a long axis, short ones: a graph before the rule has little memory.
   if (std::ranges::any_of(w.base, [](const Dim& d) { return known(d) > 1000; }))
-    for (Dim& d : w.base) d = known(d) > 1000 ? d : Dim(std::min<int64_t>(known(d), 2));
+    for (Dim& d : w.base) d = known(d) > 1000 ? d : Dim(std::min<int64_t>(known(d), 1));
   if (draw_.chance(20) && rank > 0) w.base[draw_.below(rank)] = Dim::symbol("N");
   if (draw_.chance(8) && rank > 1) w.base[draw_.below(rank)] = Dim::symbol("M");
   return w;
@@ -186,8 +189,11 @@ std::vector<int64_t> Proposer::regrouped(const Shape& s) {
   std::ranges::transform(s, std::back_inserter(out), known);
   for (int64_t n = draw_.between(int64_t{1}, int64_t{3}); n > 0; --n) {
     const auto at = static_cast<size_t>(draw_.below(std::ssize(out) + 1));
-    const int64_t how = draw_.below(4);
-    if (how == 0)
+    const int64_t how = draw_.below(5), other = draw_.below(std::ssize(out));
+    if (how == 4 && at < out.size() && out[at] > 0 && out[at] % 2 == 0 &&
+        out[static_cast<size_t>(other)] > 0)  // to another axis
+      out[at] /= 2, out[static_cast<size_t>(other)] *= 2;
+    else if (how == 0)
       out.insert(out.begin() + at, 1);
     else if (at >= out.size())
       continue;
@@ -356,6 +362,14 @@ Tensor Proposer::contents(DType t, const std::vector<int64_t>& dims, const Graph
   return positive;
 }
 
+Tensor Proposer::lengths(DType t, const std::vector<int64_t>& dims, int64_t most) {
+  int64_t n = 1;
+  for (int64_t d : dims) n *= d;
+  std::vector<int64_t> all(static_cast<size_t>(n));
+  for (int64_t& x : all) x = draw_.between(int64_t{1}, std::max<int64_t>(most, 1));
+  return Tensor::of_ints(t, dims, all);
+}
+
 std::optional<Attr> Proposer::attribute(std::string_view op, const AttributeSchema& a, int rank) {
   using Kind = AttributeSchema::Kind;
   rank = std::max(rank, 0);  // -1: not known
@@ -370,7 +384,9 @@ std::optional<Attr> Proposer::attribute(std::string_view op, const AttributeSche
   switch (a.kind) {
     case Kind::integer: {
       if (a.name == "to" || a.name.ends_with("dtype"))
-        return static_cast<int64_t>(kTypes[static_cast<size_t>(draw_.below(kTypes.size()))]);
+        return static_cast<int64_t>(
+            draw_.chance(6) ? (draw_.chance(50) ? DType::i4 : DType::u4)
+                            : kTypes[static_cast<size_t>(draw_.below(kTypes.size()))]);
       if (const auto& listed = numbers_of(op, a.name); !listed.empty()) return draw_.of(listed);
       if (draw_.chance(35)) return draw_.between(int64_t{-rank}, int64_t{std::max(rank, 1)} - 1);
       return draw_.chance(70) ? draw_.below(3) : draw_.between(int64_t{-2}, int64_t{5});

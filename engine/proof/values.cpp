@@ -159,14 +159,17 @@ Tensor drawn_tensor(DType dtype, const std::vector<int64_t>& dims, Draw& draw,
       is_float(dtype)
           ? static_cast<int>(draw.between(int64_t{l.min_exponent}, int64_t{l.max_exponent}))
           : static_cast<int>(draw.below(size_bits(dtype) + 1)) - is_signed_int(dtype);
+  // Sums of what is as large as it can be leave other types.
+  const bool top = magnitudes == Magnitudes::limits && is_int(dtype) && draw.chance(50);
   for (int64_t i = 0; i < t.numel(); ++i) {
     char* to = static_cast<char*>(bytes) + static_cast<size_t>(i) * size;
     if (dtype == DType::boolean) {
-      *to = static_cast<char>(draw.chance(50));
+      *to = static_cast<char>(magnitudes == Magnitudes::limits || draw.chance(50));
     } else if (is_float(dtype)) {
       Tensor::put(dtype, bytes, i, float_value(dtype, magnitudes, scale, draw));
     } else {
-      const uint64_t v = int_value(dtype, magnitudes, scale, draw);
+      const uint64_t v = top ? int_limits(dtype).greatest - static_cast<uint64_t>(draw.below(4))
+                             : int_value(dtype, magnitudes, scale, draw);
       std::memcpy(to, &v, size);  // the machine is little-endian, as ONNX's bytes are
     }
   }

@@ -13,7 +13,7 @@ enum class Magnitudes : uint8_t {
   few,      ///< -1, 0, 1 and halves: equal numbers, ties
   scaled,   ///< all of one magnitude, which may be any of the type's
   wide,     ///< each of a magnitude of its own, log-uniform over the type's range
-  limits,   ///< least, greatest, next to them, powers of two; floats: also the smallest normal and
+  limits,   ///< least, greatest, next to them, powers of two; booleans: true; floats: also the smallest normal and
             ///< subnormal
   special,  ///< NaN, infinities, both zeros, between small ones
 };
@@ -28,7 +28,7 @@ struct FloatLimits {
   int precision;                   ///< bits, the hidden one included
   double epsilon() const;          ///< half a unit in the last place of 1
   double smallest() const;         ///< the least subnormal
-  double greatest() const;  ///< or next to it
+  double greatest() const;         ///< or next to it
 };
 FloatLimits float_limits(DType t);
 

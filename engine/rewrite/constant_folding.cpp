@@ -140,7 +140,10 @@ class Folder {
     auto results = interpret_node(g_, n, inputs, options);
     if (!results) return {};  // it will say the same when the model runs
     int64_t bytes = 0;
-    for (const Tensor& t : *results) bytes += t.bytes();
+    for (const Tensor& t : *results) {
+      if (!t.is_tensor()) return {};  // no constant is a sequence
+      bytes += t.bytes();
+    }
     if (!within(bytes) || results->size() < n.outputs.size()) return {};
     bytes_ += bytes;
     std::string name = n.name;

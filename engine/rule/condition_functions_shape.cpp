@@ -111,7 +111,7 @@ Val widens_to(const EvalContext& ctx, Args a) {
 }
 Val onnx_dtype(const EvalContext&, Args a) {
   auto code = get<int64_t>(a[0]);
-  if (!code || *code < 1 || *code > static_cast<int64_t>(DType::f4e2m1))
+  if (!code || *code < 1 || *code > static_cast<int64_t>(kLastElementType))
     return unknown("ONNX's number of an element type");
   return Val{static_cast<DType>(*code)};
 }

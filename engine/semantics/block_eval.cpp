@@ -18,8 +18,8 @@ namespace {
 
 DType physical_type(DType t, bool f64) {
   if (is_float(t)) return f64 || t == DType::f64 ? DType::f64 : DType::f32;
-  if (t == DType::i4) return DType::i8;
-  return t == DType::u4 ? DType::u8 : t;
+  if (size_bits(t) >= 8) return t;
+  return is_signed_int(t) ? DType::i8 : DType::u8;
 }
 
 template <class Out, class A, class F>
@@ -265,7 +265,9 @@ float on_grid(DType t, T x, bool wrap) {
   }
 }
 
-int64_t narrowed(DType t, int64_t v) { return t == DType::u4 ? (v & 15) : ((v & 15) ^ 8) - 8; }
+int64_t narrowed(DType t, int64_t v) {
+  return ferrule::narrowed(v, size_bits(t), is_signed_int(t));
+}
 
 template <class To, class From>
 void convert_block(DType to, const From* a, To* out, int n, bool wrap) {
@@ -280,12 +282,12 @@ void convert_block(DType to, const From* a, To* out, int n, bool wrap) {
                                              : on_grid(to, static_cast<double>(a[i]), wrap);
     }
   } else if constexpr (std::is_floating_point_v<From>) {
-    if (size_bits(to) == 4)  // ONNX: the low bits of the integer
+    if (size_bits(to) < 8)  // ONNX: the low bits of the integer
       each(out, a, n, [=](From x) { return static_cast<To>(narrowed(to, saturated<int64_t>(x))); });
     else
       each(out, a, n, [](From x) { return saturated<To>(x); });
   } else {
-    if (size_bits(to) == 4)
+    if (size_bits(to) < 8)
       each(out, a, n,
            [=](From x) { return static_cast<To>(narrowed(to, static_cast<int64_t>(x))); });
     else
@@ -339,7 +341,7 @@ void run_block(const Inst& in, DType operand, const void* a, const void* b, cons
       float_op(in.op, x, y, static_cast<const T*>(c), static_cast<T*>(out), n);
     } else {
       int_op(in.op, x, y, static_cast<T*>(out), n);
-      if (size_bits(in.type) == 4)
+      if (size_bits(in.type) < 8)
         for (int i = 0; i < n; ++i)
           static_cast<T*>(out)[i] =
               static_cast<T>(narrowed(in.type, static_cast<int64_t>(static_cast<T*>(out)[i])));
@@ -463,8 +465,8 @@ void unpack_float(DType storage, const void* tensor, int64_t offset, int n, T* o
       return each(out, half, n, [](uint16_t x) { return static_cast<T>(bf16_to_float(x)); });
     case DType::f4e2m1:
       for (int i = 0; i < n; ++i)
-        out[i] =
-            static_cast<T>(decode_mini(storage, static_cast<uint8_t>(nibble(tensor, offset + i))));
+        out[i] = static_cast<T>(
+            decode_mini(storage, static_cast<uint8_t>(packed(tensor, offset + i, 4))));
       return;
     default:
       return each(out, byte, n, [=](uint8_t x) { return static_cast<T>(decode_mini(storage, x)); });
@@ -488,7 +490,7 @@ void pack_float(DType storage, const T* a, int n, void* tensor, int64_t offset) 
       return each(half, a, n, [](T x) { return float_to_bf16(round_to_odd(double{x})); });
     case DType::f4e2m1:
       for (int i = 0; i < n; ++i)
-        set_nibble(tensor, offset + i, encode_mini(storage, double{a[i]}, false));
+        set_packed(tensor, offset + i, 4, encode_mini(storage, double{a[i]}, false));
       return;
     // The cast decided overflow: what is infinite or NaN by now must stay so.
     default:
@@ -504,10 +506,10 @@ void unpack(DType storage, DType physical, const void* tensor, int64_t offset, i
       unpack_float(storage, tensor, offset, n, static_cast<double*>(block));
     else
       unpack_float(storage, tensor, offset, n, static_cast<float*>(block));
-  } else if (size_bits(storage) == 4) {
+  } else if (size_bits(storage) < 8) {
     for (int i = 0; i < n; ++i)
       static_cast<int8_t*>(block)[i] =
-          static_cast<int8_t>(narrowed(storage, nibble(tensor, offset + i)));
+          static_cast<int8_t>(narrowed(storage, packed(tensor, offset + i, size_bits(storage))));
   } else {
     auto size = static_cast<size_t>(size_bits(storage) / 8);
     std::memcpy(block, static_cast<const std::byte*>(tensor) + static_cast<size_t>(offset) * size,
@@ -524,9 +526,9 @@ void pack(DType storage, DType physical, const void* block, int n, void* tensor,
       pack_float(storage, static_cast<const double*>(block), n, tensor, offset);
     else
       pack_float(storage, static_cast<const float*>(block), n, tensor, offset);
-  } else if (size_bits(storage) == 4) {
+  } else if (size_bits(storage) < 8) {
     for (int i = 0; i < n; ++i)
-      set_nibble(tensor, offset + i, static_cast<const int8_t*>(block)[i]);
+      set_packed(tensor, offset + i, size_bits(storage), static_cast<const int8_t*>(block)[i]);
   } else {
     auto size = static_cast<size_t>(size_bits(storage) / 8);
     std::memcpy(static_cast<std::byte*>(tensor) + static_cast<size_t>(offset) * size, block,

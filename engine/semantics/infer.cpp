@@ -306,6 +306,7 @@ Status fix_shapes(const Semantics& ops, Graph& g,
       return error(Code::unknown_input, "", escape(name), joined(g.inputs(), known));
     }
     Type type = g.value(v).type;
+    if (!is_tensor(type.dtype)) continue;
     auto clash = [&] {
       return error(Code::input_mismatch, "", escape(name), text(dims), str(g.value(v).type));
     };
@@ -331,6 +332,7 @@ Status fix_shapes(const Semantics& ops, Graph& g,
   for (const auto& [name, dims] : inputs) {
     ValueId v = g.find_value(name);
     Type type = g.value(v).type;
+    if (!is_tensor(type.dtype)) continue;
     for (size_t i = 0; type.shape && i < dims.size(); ++i) {
       auto got = (*type.shape)[i].evaluate(symbols);
       if (got && *got != dims[i])

@@ -449,7 +449,7 @@ Result<DType> formula_result_type(const OpFormula& f, const Node& n,
     auto i = a ? std::get_if<int64_t>(a) : nullptr;
     if (!i || *i < 1)
       return error(Code::bad_attribute, node_place(n), s.substr(5), "no known element type");
-    if (*i > static_cast<int64_t>(DType::f4e2m1))
+    if (*i > static_cast<int64_t>(kLastElementType))
       return error(Code::unsupported_type, node_place(n), fmt::format("element type {}", *i));
     return static_cast<DType>(*i);
   }

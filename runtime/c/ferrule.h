@@ -85,10 +85,17 @@ typedef enum ferrule_type {
   FERRULE_UINT4 = 21,
   FERRULE_INT4 = 22,
   FERRULE_FLOAT4E2M1 = 23,
+  FERRULE_UINT2 = 25,
+  FERRULE_INT2 = 26,
+  /* No element types: what a port may be that is no tensor. An optional input takes a tensor, or is
+   * left out; the others cannot be passed. */
+  FERRULE_SEQUENCE = 64,
+  FERRULE_OPTIONAL = 65,
+  FERRULE_MAP = 66,
 } ferrule_type;
 
-/* A dense row-major tensor in memory of somebody's. 4-bit types lie two a byte. Of FERRULE_STRING,
- * `data` is an array of `const char*`, one an element. */
+/* A dense row-major tensor in memory of somebody's. 4-bit types lie two a byte, 2-bit types
+ * four. Of FERRULE_STRING, `data` is an array of `const char*`, one an element. */
 typedef struct ferrule_tensor {
   const char* name;
   void* data;

@@ -106,7 +106,7 @@ Result<Tensor> borrowed(const ferrule_tensor& t) {
     }
     return Tensor(std::move(dims), std::move(strings));
   }
-  if (t.type < 0 || t.type > FERRULE_FLOAT4E2M1 || size_bits(type) == 0)
+  if (t.type < 0 || t.type > FERRULE_INT2 || size_bits(type) == 0)
     return error(Code::usage, place, fmt::format("{} is no element type", t.type));
   const auto bytes = static_cast<size_t>(size_bytes(type, count));
   if (t.bytes != bytes)
@@ -296,7 +296,11 @@ ferrule_status* ferrule_run(ferrule_session* s, const ferrule_tensor* inputs, si
       if (std::ranges::find(s->session->outputs(), name, &Port::name) ==
           s->session->outputs().end())
         return unknown_output(*s, name);
+    for (const Port& p : s->session->outputs())
+      if (contains(names, p.name) && p.type.dtype != DType::optional)
+        FERRULE_TRY(tensor_output(p.name, p.type.dtype));
     FERRULE_ASSIGN(auto out, run(s, inputs, input_count));
+    for (const std::string& name : names) FERRULE_TRY(tensor_output(name, out.at(name).dtype()));
     auto r = std::make_unique<ferrule_results>();
     for (std::string& name : names) r->tensors.push_back({name, out.at(name), {}});
     for (auto& t : r->tensors)
@@ -323,6 +327,7 @@ ferrule_status* ferrule_run_into(ferrule_session* s, const ferrule_tensor* input
       const ferrule_tensor& to = outputs[k];
       const Tensor& from = out.at(to.name);
       FERRULE_ASSIGN(const std::vector<int64_t> dims, dims_of(to));
+      FERRULE_TRY(tensor_output(to.name, from.dtype()));
       if (from.dtype() == DType::string)
         return misuse("outputs", "strings have no size that is known before");
       if (static_cast<int32_t>(from.dtype()) != to.type || from.dims() != dims ||

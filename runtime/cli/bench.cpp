@@ -110,14 +110,15 @@ Status run_on(Executable& exe, const Buffers& b, RunObserver* observer = nullptr
 Result<Buffers> buffers(const Plan& plan, const Tensors& inputs) {
   Buffers b;
   const Graph& g = plan.graph;
-  for (ValueId v : g.inputs()) b.in.push_back(inputs.at(g.value(v).name).data());
+  for (ValueId v : g.inputs()) {
+    b.tensors.push_back(inputs.at(g.value(v).name));
+    b.in.push_back(b.tensors.back().data());
+    b.sized = b.sized && is_tensor(g.value(v).type.dtype);
+  }
   for (ValueId v : g.outputs()) {
     auto dims = constant_shape(g.value(v).type.shape.value_or(Shape{Dim::unknown()}));
-    if (!dims || size_bits(g.value(v).type.dtype) == 0) {
-      b.sized = false;
-      for (ValueId i : g.inputs()) b.tensors.push_back(inputs.at(g.value(i).name));
-      return b;
-    }
+    if (!dims || size_bits(g.value(v).type.dtype) == 0) b.sized = false;
+    if (!b.sized) return b;
     auto [t, bytes] = Tensor::allocate(g.value(v).type.dtype, *dims);
     b.out.push_back(bytes);
     b.keep.push_back(std::move(t));

@@ -302,7 +302,7 @@ class Verify {
     Verdict all = Verdict::equal;
     for (const Port& p : outputs) {
       const Tensor& w = want.at(p.name);
-      const Difference d = compare(got.at(p.name), w, model_tolerance(w.dtype()));
+      const Difference d = compare(got.at(p.name), w, model_tolerance(element_type(w)));
       all = std::max(all, !d.ok          ? Verdict::differs
                           : d.mistrusted ? Verdict::mistrusted
                           : d.same       ? Verdict::equal

@@ -35,11 +35,11 @@ options.intra_op_num_threads = int(threads)
 try:
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     with numpy.load(inputs) as given:
-        feed = {i.name: given[i.name] for i in session.get_inputs()}
+        feed = {i.name: given.get(i.name) for i in session.get_inputs()}
     results = session.run(None, feed)
 except Exception as reason:
     sys.exit(sys.stderr.write(f"{reason}\n") and 8)
-numpy.savez(folder + "/out.npz", **{f"o{k}": r for k, r in enumerate(results)})
+numpy.savez(folder + "/out.npz", **{f"o{k}": r for k, r in enumerate(results) if isinstance(r, numpy.ndarray)})
 open(folder + "/version", "w").write(onnxruntime.__version__)
 )";
 
@@ -63,7 +63,7 @@ Result<PeerResults> onnx_runtime(const std::string& model, const std::vector<Por
   if (ec || !::mkdtemp(folder.data()))
     return error(Code::file_not_written, "verify", escape(folder), std::strerror(errno));
   const PeerFolder scratch{folder};
-  FERRULE_TRY(write_npz(folder + "/in.npz", inputs, true));
+  FERRULE_TRY(write_npz(folder + "/in.npz", only_tensors(inputs), true));
   const auto done = run_process(
       {python, "-c", kScript, model, folder + "/in.npz", folder, std::to_string(threads)}, seconds);
   std::string said = done ? done->text : done.error().message;

@@ -9,12 +9,19 @@
 namespace ferrule::cli {
 namespace {
 
+std::string described(const Tensor& t) {
+  if (!t.is_tensor())
+    return t.elements().empty() ? std::string(name(t.dtype()))
+                                : fmt::format("{} of {}, the first {}", name(t.dtype()),
+                                              t.elements().size(), described(t.elements()[0]));
+  return fmt::format("{}[{}]", name(t.dtype()), fmt::join(t.dims(), ","));
+}
+
 void print_outputs(const Session& session, const Tensors& outputs) {
   for (const Port& p : session.outputs()) {
     const Tensor& t = outputs.at(p.name);
-    std::cout << fmt::format("{} {}[{}]", escape(p.name), name(t.dtype()),
-                             fmt::join(t.dims(), ","));
-    if (t.dtype() != DType::string) {
+    std::cout << escape(p.name) << " " << described(t);
+    if (t.dtype() != DType::string && t.is_tensor()) {
       std::vector<double> values = t.to_f64();
       double low = 0, high = 0, sum = 0;
       for (size_t k = 0; k < values.size(); ++k) {
@@ -45,7 +52,7 @@ Result<Exit> body(const Common& common, const InputOptions& input, const std::st
   Shapes shapes;
   for (const auto& [n, t] : inputs) shapes[n] = t.dims();
   FERRULE_ASSIGN(Compiled * prepared, session.compile(shapes));
-  if (!output.empty()) FERRULE_TRY(write_npz(output, outputs, common.force));
+  if (!output.empty()) FERRULE_TRY(write_npz(output, only_tensors(outputs, &notes), common.force));
   for (const std::string& n : notes) talk("note: " + n);
   int64_t launched = prepared->executable().launches();
   const std::vector<std::string> interpreted = interpreted_layers(*prepared);

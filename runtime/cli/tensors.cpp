@@ -50,6 +50,8 @@ std::string names(const std::vector<Port>& wanted) {
 
 /// errors: input_mismatch where the tensor contradicts the declared type.
 Status check_input(const Port& info, const Tensor& t) {
+  FERRULE_TRY(tensor_input(info));
+  if (info.type.dtype == DType::optional) return {};
   bool fits = t.dtype() == info.type.dtype &&
               (!info.type.shape || static_cast<int>(info.type.shape->size()) == t.rank());
   if (fits && info.type.shape)
@@ -148,6 +150,17 @@ Result<Tensors> read_inputs(const InputOptions& options) {
   return inputs;
 }
 
+Tensors only_tensors(const Tensors& all, std::vector<std::string>* left_out) {
+  Tensors out;
+  for (const auto& [name, t] : all)
+    if (t.is_tensor())
+      out.emplace(name, t);
+    else if (left_out)
+      left_out->push_back(fmt::format("{} is of type {}, which no .npz file holds: left out",
+                                      escape(name), ferrule::name(t.dtype())));
+  return out;
+}
+
 Accepts accepted_by(Session& session) {
   return [&session](const Shapes& shapes) -> Status {
     FERRULE_TRY(session.compile(shapes));
@@ -175,9 +188,13 @@ Result<Tensors> gather_inputs(const std::vector<Port>& wanted, const InputOption
     if (given != inputs.end()) {
       FERRULE_TRY(check_input(p, given->second));
       sizes.learn(p, given->second.dims());
+    } else if (p.type.dtype == DType::optional) {
+      inputs[p.name] = Tensor::absent();
     } else if (files && !options.seed) {
+      FERRULE_TRY(tensor_input(p));
       return error(Code::missing_input, "--inputs", escape(p.name), str(p.type));
     } else {
+      FERRULE_TRY(tensor_input(p));
       missing.push_back(&p);
       if (shape != shapes.end())
         sizes.learn(p, shape->second);

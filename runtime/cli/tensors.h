@@ -28,6 +28,8 @@ void add_inputs(CLI::App& command, InputOptions& options);
 Result<Tensors> read_json_inputs(const std::string& path);
 /// What the files hold. errors: usage, bad_npz, file_not_found.
 Result<Tensors> read_inputs(const InputOptions& options);
+/// Without sequences and absent optionals, which no file holds; `left_out` gets a note for each.
+Tensors only_tensors(const Tensors& all, std::vector<std::string>* left_out = nullptr);
 
 /// Whether a model can be planned for these shapes; asked of sizes that nobody gave.
 using Accepts = std::function<Status(const Shapes&)>;

@@ -501,6 +501,8 @@ g (float[4] x) => (int64[1, K] y) { y = NonZero(x) }"""), str(net))
         done = run("run", net, "--input", f"x={x}", "--outputs", y, "--force", *options)
         found = np.load(y)["y"].tolist() if done.code == OK else None
         report.check(title, None if found == [[1, 3]] and "ran on cpu" in done.err and "interpreted: NonZero" in done.err else done.tail())
+    refused(report, "a size that only a run knows, where nothing runs", UNSUPPORTED, "size of output y", "plan such models in stages",
+            arguments=["run", net, "--input", f"x={x}", "--backend", "null"])
     refused(report, "a size that only a run knows, without the interpreter", UNSUPPORTED, "NonZero", "it is interpreted",
             arguments=["run", net, "--input", f"x={x}", "--outputs", report.folder / "z.npz", "--no-interpreter"])
 

@@ -7,8 +7,9 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent / "support")]
+sys.path[:0] = [str(HERE.parent / "support"), str(HERE.parent / "models")]
 
+import fetch  # noqa: E402
 import harness  # noqa: E402
 from harness import ROOT, run  # noqa: E402
 
@@ -81,9 +82,23 @@ def rules_of_the_language(report):
         report.check("a contract without a kernel is said to be interpreted", None if re.search(r"note: swiglu: no kernel of gated_matmul", done.out) else done.out)
 
 
+def example(report):
+    """What the README shows of the quickstart's model is what is printed, in this order; dots stand for lines left out."""
+    block = re.search(r"^    \d+ nodes -> (?:.*\n(?:\n(?=    ))?)*?(?=\n\S)", (ROOT / "README.md").read_text(), re.MULTILINE)
+    shown = [line.strip() for line in block[0].splitlines() if line.strip("… ")] if block else []
+    report.check("README.md: the example was found", None if len(shown) > 7 and "rules that fired:" in shown else str(shown))
+    try:
+        model = fetch.locate("ppocr_v4_det")
+    except fetch.Unavailable as why:
+        return report.skip("README.md: the example", why)
+    printed = iter([line.strip() for line in run("explain", f"{model}/model.onnx", "--shapes", "x:1x3x480x736", "--target", "cpu-avx512").out.splitlines()])
+    report.check("README.md: the example", next((f"not printed, or not there: {line}" for line in shown if line not in printed), None))
+
+
 def main():
     report = harness.Report()
     if report.ready:
+        example(report)
         commands = spoken()
         report.check("commands and options were read", None if len(commands) > 24 and "--pair" in commands["why"] and "--stamp" in commands["rules test"] else str(commands))
         for path in DOCUMENTS:

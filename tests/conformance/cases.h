@@ -66,11 +66,6 @@ class SkipList {
         lines_.push_back({name, line.substr(first + 1, second - first - 1)});
     }
   }
-  /// Whether the case's stored results are rounded.
-  bool rounded(const std::string& name) {
-    const Line* line = find(name, kRounded);
-    return line && line->reason == kRounded;
-  }
   /// The outcome as it counts: a skip that is not listed fails, and so does a listed case that
   /// passes. What is known to be refused wrongly is listed, too, and is a skip.
   Outcome judge(const std::string& name, Outcome o) {
@@ -94,7 +89,6 @@ class SkipList {
   }
 
  private:
-  static constexpr const char* kRounded = "rounded";
   struct Line {
     std::string name, reason;
     bool used = false;
@@ -139,29 +133,30 @@ using Allowed = std::function<Tolerance(DType)>;
 /// All data sets of one case, compared with what is stored.
 inline Outcome run_data(const fs::path& folder, size_t inputs, const Run& run,
                         const Allowed& allowed) {
+  const auto model = file_bytes((folder / "model.onnx").string()).value_or("");
+  const std::map<std::string, std::vector<std::string>> kinds_of{{"input", kinds(model, true)},
+                                                                 {"output", kinds(model, false)}};
   for (int set = 0;; ++set) {
     const fs::path data = folder / ("test_data_set_" + std::to_string(set));
     if (!fs::exists(data))
       return set ? Outcome{Outcome::passed} : Outcome{Outcome::skipped, "no data"};
-    auto read = [&](const char* kind, size_t k) {
-      return file_bytes((data / fmt::format("{}_{}.pb", kind, k)).string());
+    auto read = [&](const char* kind, size_t k) -> std::optional<Tensor> {
+      const auto bytes = file_bytes((data / fmt::format("{}_{}.pb", kind, k)).string());
+      const auto& all = kinds_of.at(kind);
+      return bytes && k < all.size() ? parse_value(*bytes, all[k]) : std::nullopt;
     };
     std::vector<Tensor> given;
     for (size_t k = 0; k < inputs; ++k) {
-      const auto bytes = read("input", k);
-      if (!bytes) return {Outcome::failed, fmt::format("no input {}", k)};
-      const auto t = parse_tensor(*bytes);
-      if (!t) return {Outcome::skipped, "an input that is no tensor"};
+      const auto t = read("input", k);
+      if (!t) return {Outcome::failed, fmt::format("input {} cannot be read", k)};
       given.push_back(*t);
     }
     const auto got = run(std::move(given));
     if (!got) return from_error(got.error());
     for (size_t k = 0; k < got->size(); ++k) {
-      const auto bytes = read("output", k);
-      if (!bytes) return {Outcome::failed, fmt::format("no output {}", k)};
-      const auto want = parse_tensor(*bytes);
-      if (!want) return {Outcome::skipped, "an output that is no tensor"};
-      if (const Difference d = compare((*got)[k], *want, allowed(want->dtype())); !d.ok)
+      const auto want = read("output", k);
+      if (!want) return {Outcome::failed, fmt::format("output {} cannot be read", k)};
+      if (const Difference d = compare((*got)[k], *want, allowed(element_type(*want))); !d.ok)
         return {Outcome::failed, fmt::format("output {}: {}", k, d.text)};
     }
   }
@@ -177,12 +172,7 @@ inline std::pair<int, int> run_all(
   for (const fs::path& folder : folders()) {
     std::fflush(stdout);  // what was found so far is seen even if the next case ends the process
     const std::string name = folder.filename();
-    Outcome o = run_case(folder, allowed);
-    if (o.kind == Outcome::failed && skips.rounded(name)) {
-      o = run_case(folder, [](DType) { return kRoundedResult; });
-      if (o.kind == Outcome::passed) o = {Outcome::skipped, "rounded: beyond four digits"};
-    }
-    o = skips.judge(name, o);
+    const Outcome o = skips.judge(name, run_case(folder, allowed));
     ++counts[o.kind];
     if (o.kind == Outcome::failed)
       std::printf("FAILED %s %s: %s\n", backend.c_str(), name.c_str(), o.text.c_str());

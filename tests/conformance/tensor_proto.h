@@ -1,5 +1,6 @@
-// Reads one serialised onnx.TensorProto: how ONNX's backend tests store inputs and outputs. Written
-// by hand from the wire format, so that the tests do not go through the importer that they test.
+// Reads one serialised onnx.TensorProto, SequenceProto or OptionalProto: how ONNX's backend tests
+// store inputs and outputs. Written by hand from the wire format, so that the tests do not go
+// through the importer that they test.
 #pragma once
 #include <cstring>
 #include <fstream>
@@ -104,7 +105,7 @@ inline std::optional<Tensor> parse_tensor(std::string_view message) {
         return std::nullopt;
     }
   }
-  if (!w.good || dtype == DType::undefined || dtype > DType::f4e2m1) return std::nullopt;
+  if (!w.good || dtype == DType::undefined || dtype > kLastElementType) return std::nullopt;
   int64_t n = 1;
   for (int64_t d : dims) {
     if (d < 0 || d > (1 << 28) || (n *= d) > (1 << 28)) return std::nullopt;
@@ -126,6 +127,74 @@ inline std::optional<Tensor> parse_tensor(std::string_view message) {
   for (size_t i = 0; i * width < bytes; ++i)
     std::memcpy(static_cast<char*>(p) + i * width, &ints[i], width);
   return t;
+}
+
+/// f(field, wire type, body or "") for each field of a message; a number is skipped.
+template <class F>
+void each_message(std::string_view message, F&& f) {
+  Wire w(message);
+  while (w.more()) {
+    const uint64_t key = w.varint();
+    switch (key & 7) {
+      case 0:
+        w.varint();
+        break;
+      case 1:
+        w.bytes(8);
+        break;
+      case 2:
+        f(static_cast<int>(key >> 3), w.bytes(w.varint()));
+        break;
+      default:
+        w.bytes(4);
+    }
+  }
+}
+
+/// What a TypeProto describes: "t", a tensor; "s", a sequence, and "o", an optional, of what
+/// follows.
+inline std::string kind_of(std::string_view type) {
+  std::string out = "t";
+  each_message(type, [&](int field, std::string_view body) {
+    if (field != 4 && field != 9) return;
+    out = field == 4 ? "s" : "o";
+    std::string inner = "t";
+    each_message(body, [&](int, std::string_view of) { inner = kind_of(of); });
+    out += inner;
+  });
+  return out;
+}
+
+/// The kinds of a model's inputs or outputs, in order.
+inline std::vector<std::string> kinds(std::string_view model, bool inputs) {
+  std::vector<std::string> out;
+  each_message(model, [&](int field, std::string_view graph) {
+    if (field != 7) return;
+    each_message(graph, [&](int part, std::string_view info) {
+      if (part != (inputs ? 11 : 12)) return;
+      out.emplace_back("t");
+      each_message(info, [&](int of, std::string_view type) {
+        if (of == 2) out.back() = kind_of(type);
+      });
+    });
+  });
+  return out;
+}
+
+/// A value of that kind; nullopt: damaged, or of a kind that is not known.
+inline std::optional<Tensor> parse_value(std::string_view message, std::string_view kind) {
+  if (kind == "t") return parse_tensor(message);
+  std::vector<Tensor> elements;
+  bool good = true;
+  each_message(message, [&](int field, std::string_view body) {
+    if (field != 3 && field != 5) return;
+    const auto t = parse_value(body, kind.substr(1));
+    good &= t.has_value();
+    if (t) elements.push_back(*t);
+  });
+  if (!good) return std::nullopt;
+  if (kind[0] == 's') return Tensor::sequence(std::move(elements));
+  return elements.empty() ? Tensor::absent() : elements[0];
 }
 
 }  // namespace ferrule::conformance

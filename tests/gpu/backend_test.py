@@ -294,6 +294,10 @@ def tuned(report):
     report.check("tune lists the shapes of generated launches", problem)
     if problem:
         return
+    for command in (("tune", "-o", report.folder / "unused.yaml"), ("verify", "--layers"), ("bench",)):
+        more = () if command[0] == "verify" else ("--seconds", "0.01")
+        done = stubs.run(report, command[0], path, *command[1:], *more, "--seed", "1", *CUDA, caller=1)
+        report.check(f"{command[0]} for a caller with a context of another device", stubs.wrong_use(done) or (done.tail() if done.code else None))
     report.check("no problem has a name of the model", next((row["problem"] for row in rows.values() if not re.fullmatch(r"generated \w+ [0-9a-f]{16}( f32:32x160:160\.1){2} aligned", row["problem"])), None))
     text, grids = file.read_text(), {}
     for kind, shapes in SHAPES.items():

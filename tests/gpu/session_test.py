@@ -1,10 +1,13 @@
 """That a run on a GPU (device.py) leaves what it found whatever happens in it: parts that break, hang, run out of time; peers that are
 missing, die or say nothing. Needs no device. Last line: "N passed, N failed"."""
+import contextlib
 import json
 import pathlib
 import re
+import subprocess
 import sys
 import time
+from unittest import mock
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "support"), str(HERE.parent / "models"), str(HERE)]
@@ -72,13 +75,13 @@ def parts(report):
 
 
 def peers(report):
-    s = quiet(session.Session(None, 3, False))
+    s = quiet(session.Session(None, 8, False))
     fast.PEER = report.folder / "fake.py"
     fast.PEER.write_text(FAKE)
     fast.RUNNERS = {name: (lambda s, path, inputs, name=name: fast.Peer(s, name, path, inputs)) for name in ("answers", "missing", "dies", "hangs")}
     row = {}
     s.part("peers", lambda s: fast.compared(s, report.folder / "m.onnx", report.folder / "m.npz", row), 1.0)
-    report.check("without the one that hangs nothing is timed, nothing is lost", None if "hangs" not in row and "no such package" in row["missing"]["not run"] else str(row))
+    report.check("without the one that hangs nothing is timed, nothing is lost", None if "hangs" not in row and "no such package" in row.get("missing", {}).get("not run", "") else str(row))
     report.check("and the time was up", None if "the rest of peers" in s.data["left_out"] else str(s.data))
     s.scratch.cleanup()
 
@@ -109,12 +112,18 @@ def sanitizer(report):
 
 def models(report):
     """The six models that are measured are found, or it is said why not."""
+    empty = {"cache_folder": lambda: report.folder, "fill": lambda _, target: fetch.in_place(target, pathlib.Path.touch)}
     for name in fast.BENCHED:
-        try:
-            fetch.model_file(name) if name in fetch.MODELS else fetch.source_folder(fetch.LARGE[name][1])
-            report.check(f"{name} is known", None)
-        except fetch.Unavailable as why:
-            report.skip(f"{name} is known", why)
+        # Weights of hundreds of megabytes are not written here.
+        with mock.patch.multiple(fetch, **empty) if name in fetch.LARGE else contextlib.nullcontext():
+            try:
+                folder = pathlib.Path(fetch.locate(name))
+                missing = [f for f in ("model.onnx", "inputs.npz", "outputs.npz") if not (folder / f).exists()]
+                report.check(f"{name} is known", f"no {missing} in {folder}" if missing else None)
+            except fetch.Unavailable as why:
+                report.skip(f"{name} is known", why)
+            except Exception as why:
+                report.check(f"{name} is known", f"{type(why).__name__}: {why}")
 
 
 def verdicts(report):
@@ -125,6 +134,24 @@ def verdicts(report):
         s.ferrule = lambda *_, rows=rows: harness.Done([], harness.OK, json.dumps({"outputs": rows}), "", b"", 0)
         (_, problem), = correct.verified(s, report.folder / "one.onnx", [("a", "(float[2] x) => (float[2] y) { y = Neg(x) }")])
         report.check(f"verdict {verdict}", None if (problem is None) == (wanted is None) and (wanted or "") in (problem or "") else problem or "passes")
+    rows = [{"output": "a:y", "verdict": "equal", "text": "", "max_abs": 0}]
+    for instead in ("; the host interprets it", "; a generated kernel runs it", "; a generated kernel computes its tail", "no CUDA graph, kernels are launched one by one: "):
+        line = f"warning: {instead}a:1: refused" if instead.endswith(" ") else f"warning: a:1 + a:2: refused{instead}"
+        s.ferrule = lambda *_, line=line: harness.Done([], harness.OK, json.dumps({"outputs": rows}), line, b"", 0)
+        (_, problem), = correct.verified(s, report.folder / "one.onnx", [("a", "(float[2] x) => (float[2] y) { y = Neg(x) }")])
+        report.check(f"equal, but:{instead}", None if problem == "not run by the kernel that was planned" else problem or "passes")
+
+
+def sanitized(report):
+    """What compute-sanitizer does not end, or complains about, fails; where it does not run at all, that is said."""
+    ended = {"memcheck": None, "racecheck": (99, "ERROR SUMMARY: 1 hazard"), "initcheck": (1, "Device not supported"), "synccheck": (0, "ERROR SUMMARY: 0 errors")}
+    s = quiet(session.Session(None, None, False))
+    s.tool = lambda *command, **_: ended[command[2]] and subprocess.CompletedProcess(command, *ended[command[2]], "")
+    with mock.patch.object(correct.shutil, "which", lambda *_, **__: "compute-sanitizer"):
+        correct.memcheck(s)
+    got = {kind: sorted(what.split(",")[0] for what in s.data[kind]) for kind in ("failures", "left_out")}
+    report.check("compute-sanitizer's ends", None if got == {"failures": ["memcheck"] * 2 + ["racecheck"] * 2, "left_out": ["initcheck"] * 2} else str(s.data))
+    s.scratch.cleanup()
 
 
 def main():
@@ -135,6 +162,7 @@ def main():
         sanitizer(report)
         models(report)
         verdicts(report)
+        sanitized(report)
     return report.finish()
 
 

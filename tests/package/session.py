@@ -10,6 +10,7 @@ import threading
 import time
 
 import numpy as np
+import onnx
 
 import ferrule
 
@@ -160,6 +161,25 @@ gc.collect()
 grown, more = resident() - before, in_use() - used
 print(f"{sessions - 100} sessions: {more} bytes more in use, {grown} more resident")
 assert more < 64 << 10 and grown < 8 << 20
+
+
+# What is no tensor: an optional may be left out, a sequence is not passed.
+def parsed(text):
+    return ferrule.Session(onnx.parser.parse_model('<ir_version: 9, opset_import: ["": 18]> ' + text).SerializeToString(), backend="cpu")
+
+
+some, index = np.array([1, -2, 3, -4], np.float32), np.int64(0)
+out = parsed("g (float[4] x) => (seq(float[N]) s, float[4] y) { y = Relu (x)\n s = SplitToSequence (y) }")
+assert [p.type for p in out.outputs] == ["sequence", "float"]
+raises("no_tensor", "output s is of type sequence", out.run, {"x": some})
+raises("no_tensor", "name the outputs that are tensors", out.run_into, {"x": some}, {"s": some.copy()})
+assert np.array_equal(out.run({"x": some}, ["y"])["y"], np.maximum(some, 0))
+into = parsed("g (seq(float[N]) s, int64 i) => (float[M] y) { y = SequenceAt (s, i) }")
+for given in ({"i": index}, {"i": index, "s": some}):
+    raises("no_tensor", "input s is of type sequence", into.run, given)
+may = parsed("g (optional(float[N]) o) => (bool there) { there = OptionalHasElement (o) }")
+assert may.inputs[0].optional and not may.run({})["there"] and may.run({"o": some})["there"]
+raises("no_tensor", "output p is of type optional", parsed("g (optional(float[N]) o) => (optional(float[N]) p) { p = Identity (o) }").run, {})
 
 session.cancel()
 raises("cancelled", "", session.run, {"x": x})

@@ -98,11 +98,12 @@ def strings(values) -> ctypes.Array | None:
 
 NAMES = {1: "float", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 8: "string", 9: "bool", 10: "float16",
          11: "double", 12: "uint32", 13: "uint64", 14: "complex64", 15: "complex128", 16: "bfloat16", 17: "float8e4m3fn",
-         18: "float8e4m3fnuz", 19: "float8e5m2", 20: "float8e5m2fnuz", 21: "uint4", 22: "int4", 23: "float4e2m1"}
+         18: "float8e4m3fnuz", 19: "float8e5m2", 20: "float8e5m2fnuz", 21: "uint4", 22: "int4", 23: "float4e2m1",
+         25: "uint2", 26: "int2", 64: "sequence", 65: "optional", 66: "map"}
 _NUMPY = {1: np.float32, 2: np.uint8, 3: np.int8, 4: np.uint16, 5: np.int16, 6: np.int32, 7: np.int64, 9: np.bool_, 10: np.float16,
           11: np.float64, 12: np.uint32, 13: np.uint64, 14: np.complex64, 15: np.complex128}
 _ML = {16: "bfloat16", 17: "float8_e4m3fn", 18: "float8_e4m3fnuz", 19: "float8_e5m2", 20: "float8_e5m2fnuz"}
-_PACKED = (21, 22, 23)
+_PACKED = (21, 22, 23, 25, 26)
 
 
 def numpy_type(type_: int) -> np.dtype:
@@ -117,7 +118,7 @@ def numpy_type(type_: int) -> np.dtype:
         except ImportError:
             raise TypeError(f"{NAMES[type_]} needs the package ml_dtypes") from None
         return np.dtype(getattr(ml_dtypes, _ML[type_]))
-    if type_ in _PACKED:  # two elements a byte
+    if type_ in _PACKED:  # two or four elements a byte
         return np.dtype(np.uint8)
     raise TypeError(f"element type {type_} has no numpy type")
 

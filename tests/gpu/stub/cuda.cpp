@@ -93,6 +93,8 @@ extern "C" __attribute__((visibility("default"))) void ferrule_stub_put(
 
 API cuInit(unsigned) {
   StubCall call("cuInit", false);
+  static char caller;
+  if (!setting("FERRULE_STUB_CALLER", "").empty()) current_context = &caller;
   return call.code ? call.code : number("FERRULE_STUB_DEVICES", "1") ? 0 : kNoDevice;
 }
 API cuDriverGetVersion(int* version) {
@@ -367,6 +369,7 @@ API cuStreamEndCapture(CUstream_st* stream, CUgraph_st** graph) {
   if (call.code) return call.code;
   if (stream->invalidated) return kCaptureInvalidated;
   alive<CUgraph_st>().insert(*graph = new CUgraph_st{std::move(stream->captured)});
+  state().check_alive("captured graphs", alive<CUgraph_st>().size());
   return 0;
 }
 API cuGraphInstantiateWithFlags(CUgraphExec_st** exec, CUgraph_st* graph, unsigned long long) {
@@ -405,6 +408,7 @@ API cuEventCreate(CUevent_st** event, unsigned) {
   StubCall call("cuEventCreate");
   if (call.code) return call.code;
   alive<CUevent_st>().insert(*event = new CUevent_st());
+  state().check_alive("pairs of events", alive<CUevent_st>().size() / 2);
   return 0;
 }
 API cuEventDestroy_v2(CUevent_st* event) {

@@ -9,8 +9,9 @@
 //   allocation + offset FERRULE_STUB_NULL     kernels are not run (and by the stub NVRTC not
 //   compiled) FERRULE_STUB_CC, _MEMORY, _DRIVER, _DEVICES   90, bytes, 13000, 1 FERRULE_STUB_CALLS
 //   a file that gets the number of calls at the end
-//   FERRULE_STUB_ALIVE    how many streams, graphs, modules, pinned allocations and handles of
-//   libraries may be alive at a time, of each kind
+//   FERRULE_STUB_ALIVE    how many streams, graphs, captured graphs, modules, pinned allocations,
+//   pairs of events and handles of libraries may be alive at a time, of each kind
+//   FERRULE_STUB_CALLER   the thread that starts the driver has another device's context current
 //
 // Wrong use (addresses outside an allocation, memory used after it was freed, a capture that is not
 // allowed, memory that is never freed) is written to stderr as "stub: wrong use: …"; no run may

@@ -45,7 +45,7 @@ TEST_CASE("the mappings of a process do not grow with the plans that it has run"
   const int64_t before = mappings();
   for (int k = 30; k < 230; ++k) run_one(k);
   const int64_t after = mappings();
-  CHECK(after < before + 50);
+  CHECK(after < before + 150);  // two or more each, if they stayed
   CpuJit::instance().keep_at_most(1024);
   dnnl::set_primitive_cache_capacity(capacity);
   for (int k = 230; k < 260; ++k) run_one(k);
