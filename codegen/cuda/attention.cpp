@@ -191,9 +191,10 @@ class AttentionSource {
   }
   static std::string function(const Program& p, std::string_view name) {
     return cuda_function(p, name) +
-           fmt::format("__device__ __forceinline__ float {0}(float x) {{ float y; {0}(x, y); "
-                       "return y; }}\n\n",
-                       name);
+           fmt::format(
+               "__device__ __forceinline__ float {0}(float x) {{ float y; {0}(x, y); "
+               "return y; }}\n\n",
+               name);
   }
 
   void arguments() {
@@ -291,9 +292,9 @@ class AttentionSource {
     std::string out, mask_added, added = k_.masked ? mask : "0.0f";
     if (k_.fill_added) added = fmt::format("{}{} ? {} : fill", k_.inverted ? "!" : "", kept, added);
     if (k_.masked || k_.fill_added)
-      mask_added =
-          fmt::format("{}{{\n        const float m = {};\n        s[i][j] += m;\n{}      }}\n",
-                      there, added, k_.zero_if_masked ? "        open |= (m != -infinity) << i;\n" : "");
+      mask_added = fmt::format(
+          "{}{{\n        const float m = {};\n        s[i][j] += m;\n{}      }}\n", there, added,
+          k_.zero_if_masked ? "        open |= (m != -infinity) << i;\n" : "");
     if (k_.cap) out += "      s[i][j] = capped(s[i][j]);\n";
     if (!k_.added_last) out += mask_added;
     out += "      s[i][j] *= after;\n";

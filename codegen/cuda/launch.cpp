@@ -173,10 +173,10 @@ class Planner {
                        a.mask ? &layouts[4] : nullptr,
                        a.keep ? &layouts.back() : nullptr};
     const auto cap = launch_.formulas.find("cap");
-    FERRULE_ASSIGN(CudaAttentionPlan plan,
-                   plan_cuda_attention(a, output().dtype, l, aligned_,
-                                       cap == launch_.formulas.end() ? nullptr : &cap->second,
-                                       wanted_));
+    FERRULE_ASSIGN(
+        CudaAttentionPlan plan,
+        plan_cuda_attention(a, output().dtype, l, aligned_,
+                            cap == launch_.formulas.end() ? nullptr : &cap->second, wanted_));
     out_.source = cuda_attention_source(plan.kernel, entry_, comment_);
     out_.kind = "attention";
     record(plan.shapes);

@@ -33,7 +33,7 @@ struct Launch {
   const Roles* roles = nullptr;  ///< of the layer's group, by its inputs and outputs
   std::map<std::string, Program, std::less<>>
       formulas;  ///< those of the roles, over f32 (codegen/program/role_formula.h)
-  NodeId node;                   ///< the anchor; none for generated regions without one
+  NodeId node;   ///< the anchor; none for generated regions without one
   std::vector<PostOp>
       post_ops;  ///< library: operand k of a binary / sum is inputs[post_op.operand]
   std::optional<LoweredRegion>

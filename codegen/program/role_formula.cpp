@@ -23,8 +23,8 @@ Program over_f32(const Program& p) {
 
 Applicable<Program> role_formula(const Semantics& ops, const Graph& formula,
                                  const std::string& layer) {
-  FERRULE_ASSIGN(const LoweredRegion region, lower_region(ops, formula, formula.order(),
-                                                          std::vector(formula.outputs())));
+  FERRULE_ASSIGN(const LoweredRegion region,
+                 lower_region(ops, formula, formula.order(), std::vector(formula.outputs())));
   if (region.program.inputs.size() != 1 || region.program.outputs.size() != 1)
     return not_applicable(layer, "formula", "it does not make one tensor of one");
   return over_f32(region.program);

@@ -9,7 +9,8 @@
 
 namespace ferrule {
 
-/// One input and one output, f32. Not applicable (names `layer`): it does not make one tensor of one.
+/// One input and one output, f32. Not applicable (names `layer`): it does not make one tensor of
+/// one.
 Applicable<Program> role_formula(const Semantics& ops, const Graph& formula,
                                  const std::string& layer);
 

@@ -26,7 +26,8 @@ struct Attention {
   bool zero_if_nan = false;     ///< rows of the softmax that are NaN (all keys masked) become 0
   bool zero_if_masked = false;  ///< where minus infinity is added for all keys
   bool zero_if_hidden = false;  ///< weights of scores that are `fill`
-  const Graph* cap = nullptr;   ///< what becomes of a scaled score, in front of `mask`; null: nothing
+  const Graph* cap =
+      nullptr;  ///< what becomes of a scaled score, in front of `mask`; null: nothing
   int rank() const { return static_cast<int>(y.axes.size()); }
 };
 Attention attention_of(const Roles& roles);

@@ -292,10 +292,14 @@ class Output {
     const FloatLimits l = float_limits(want_.dtype());
     const double scale = std::isfinite(truth) ? std::abs(truth) : 0;
     // Where nothing is left of a number, the rounding of the graph before must explain it: unless
-    // one operator became several, whose steps it does not show.
-    const double spread = got == 0 && !expanded_ ? e.own.value_or(e.spread) : e.spread;
-    const double bound =
-        kSafety * spread + std::max(ulps_ * 2 * l.epsilon() * scale, kLost * l.smallest());
+    // one operator became several, whose steps it does not show, or terms cancel in f64, too.
+    const bool cancelled = std::abs(other_.at_f64(e.at)) <= 1e-9 * scale;
+    const double spread =
+        got == 0 && !expanded_ && !cancelled ? e.own.value_or(e.spread) : e.spread;
+    const double
+        bound =  // what cancels leaves nothing but noise, of which few evaluations show all
+        kSafety * (cancelled ? 2 : 1) * spread +
+        std::max(ulps_ * 2 * l.epsilon() * scale, kLost * l.smallest());
     if (!std::isfinite(got)) return false;
     return std::abs(want - got) <= bound || (got >= e.least - bound && got <= e.greatest + bound);
   }

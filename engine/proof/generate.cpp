@@ -65,9 +65,8 @@ class Walk {
     for (int64_t n = draw_.chance(25) ? 2 : 1; n > 0; --n) {
       std::map<ValueId, ValueId> mine;
       for (NodeId id : nodes) {
-        if (std::ranges::none_of(g_.node(id).inputs, [&](ValueId v) {
-              return over.contains(v) || mine.contains(v);
-            }))
+        if (std::ranges::none_of(g_.node(id).inputs,
+                                 [&](ValueId v) { return over.contains(v) || mine.contains(v); }))
           continue;
         const Node& one = g_.node(id);
         if (!one.subgraphs.empty()) return;

@@ -96,9 +96,7 @@ const std::vector<T>& of_attribute(const std::map<std::string, std::vector<T>, s
 }
 
 /// Whether it makes numbers of another type.
-bool rounds(const PatternExpr& e) {
-  return contains(e.ops, "Cast") || contains(e.ops, "CastLike");
-}
+bool rounds(const PatternExpr& e) { return contains(e.ops, "Cast") || contains(e.ops, "CastLike"); }
 
 }  // namespace
 

@@ -468,9 +468,8 @@ class Mutator {
 
   /// One more spatial axis of every image and every window.
   void spatial_axis() {
-    if (std::ranges::none_of(g_.order(), [&](NodeId n) {
-          return !g_.node(n).attrs.ints("kernel_shape").empty();
-        }))
+    if (std::ranges::none_of(
+            g_.order(), [&](NodeId n) { return !g_.node(n).attrs.ints("kernel_shape").empty(); }))
       return;
     add("every window has one more axis", [](Graph& g) {
       for (ValueId v : g.inputs()) {
@@ -633,7 +632,8 @@ class Mutator {
     }
   }
 
-  /// Optional operands that are left out, as lists that are as long as an axis of the first operand.
+  /// Optional operands that are left out, as lists that are as long as an axis of the first
+  /// operand.
   void absent_operands() {
     for (NodeId n : g_.order()) {
       const OperatorSchema* schema = operator_schema(g_.node(n));

@@ -269,9 +269,9 @@ bool NodeDraw::attributes(Node& n, const PatternExpr& e, Bound& attrs, int rank,
   const bool plain = attempt % 3 == 2 || draw_.chance(30);
   for (const AttributeSchema& a : attributes_of(n, ops_)) {
     const auto p = std::ranges::find(e.attrs, a.name, &AttrPattern::name);
-    const bool open = p == e.attrs.end() ? e.any_attrs
-                                               : p->kind == AttrPattern::Kind::bind &&
-                                                     !bound.contains(p->bind);
+    const bool open = p == e.attrs.end()
+                          ? e.any_attrs
+                          : p->kind == AttrPattern::Kind::bind && !bound.contains(p->bind);
     if (const auto g = a.name == "group" && open && draw_.chance(80) ? groups(n) : std::nullopt) {
       n.attrs.set(a.name, *g);
       if (p != e.attrs.end()) bound.insert_or_assign(p->bind, *g);

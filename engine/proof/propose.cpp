@@ -384,9 +384,9 @@ std::optional<Attr> Proposer::attribute(std::string_view op, const AttributeSche
   switch (a.kind) {
     case Kind::integer: {
       if (a.name == "to" || a.name.ends_with("dtype"))
-        return static_cast<int64_t>(
-            draw_.chance(6) ? (draw_.chance(50) ? DType::i4 : DType::u4)
-                            : kTypes[static_cast<size_t>(draw_.below(kTypes.size()))]);
+        return static_cast<int64_t>(draw_.chance(6)
+                                        ? (draw_.chance(50) ? DType::i4 : DType::u4)
+                                        : kTypes[static_cast<size_t>(draw_.below(kTypes.size()))]);
       if (const auto& listed = numbers_of(op, a.name); !listed.empty()) return draw_.of(listed);
       if (draw_.chance(35)) return draw_.between(int64_t{-rank}, int64_t{std::max(rank, 1)} - 1);
       return draw_.chance(70) ? draw_.below(3) : draw_.between(int64_t{-2}, int64_t{5});

@@ -125,7 +125,8 @@ struct Equation {
   std::string result;
 };
 
-/// "..." of a term whose operand has `rank` axes, as digits: the last one is 9, as operands broadcast.
+/// "..." of a term whose operand has `rank` axes, as digits: the last one is 9, as operands
+/// broadcast.
 bool spell_out(std::string& term, int64_t rank) {
   const size_t at = term.find("...");
   if (at == term.npos) return true;
@@ -162,8 +163,7 @@ std::optional<Equation> equation(Args args) {
   std::vector<std::string> terms = e.operands;
   terms.push_back(e.result);
   for (const std::string& t : terms) {
-    if (!std::all_of(t.begin(), t.end(),
-                     [](unsigned char c) { return std::isalnum(c) != 0; }))
+    if (!std::all_of(t.begin(), t.end(), [](unsigned char c) { return std::isalnum(c) != 0; }))
       return std::nullopt;
     if (std::set<char>(t.begin(), t.end()).size() != t.size()) return std::nullopt;
   }
@@ -223,7 +223,8 @@ const Function kLayoutFunctions[] = {
       "its inverse, 0 where it merges with another, 1 where it has to stay"},
      transposes_below},
     {{"einsum_transpose", "(equation: string, rank: int = 0) -> list",
-      "the permutation that an index equation of one operand is; the rank is for equations with ..."},
+      "the permutation that an index equation of one operand is; the rank is for equations with "
+      "..."},
      einsum_transpose},
     {{"einsum_matmul", "(equation: string, rank: int = 0, rank2: int = 0) -> list",
       "permutations of the first and second factor and of the result that make an index equation a "

@@ -166,9 +166,9 @@ AttentionCase case_of(const AttentionForm& f, std::mt19937& rng, bool aligned,
                       HostKernels& kernels) {
   AttentionCase c{graph_of(f, rng), {}, {}, 0, {}};
   // Where cuDNN has attention, a mask that is chosen is a layer of its own.
-  const Node& group =
-      f.keep && !f.fill ? group_by("attention_chosen", c.r.graph, "sm_75")
-                        : group_by(f.hides ? "attention_hidden" : "attention", c.r.graph);
+  const Node& group = f.keep && !f.fill
+                          ? group_by("attention_chosen", c.r.graph, "sm_75")
+                          : group_by(f.hides ? "attention_hidden" : "attention", c.r.graph);
   c.a = attention_of(*group.roles);
   c.inputs = group.inputs, c.result = group.outputs[0];
   auto placed = [&](const RoleTensor& role) {
@@ -232,7 +232,9 @@ void check(const AttentionCase& c, const HostKernels& kernels) {
 
 }  // namespace
 
-TEST_CASE("scores that are capped, filled or masked last, weights that are hidden, values that are scaled") {
+TEST_CASE(
+    "scores that are capped, filled or masked last, weights that are hidden, values that are "
+    "scaled") {
   if (HostKernels::missing()) return;
   std::mt19937 rng(7);
   std::vector<AttentionForm> forms;
@@ -242,7 +244,8 @@ TEST_CASE("scores that are capped, filled or masked last, weights that are hidde
         AttentionForm f{type, {2, 2}, 37, 70, 16, 24, Dims{2, 1, 37, 70}};
         f.keep = Dims{2, 1, 1, 70}, f.fill = fill, f.hides = hides, f.hidden = 0.3, f.late = !hides;
         forms.push_back(f);
-        f.keep = Dims{37, 1}, f.late = false, f.cap = hides ? 0 : 2.5, f.odd = 0.01;  // queries without a key
+        f.keep = Dims{37, 1}, f.late = false, f.cap = hides ? 0 : 2.5,
+        f.odd = 0.01;  // queries without a key
         forms.push_back(f);
         f.keep = Dims{37, 70}, f.mask.reset(), f.v_scale = hides ? 1 : -1.5, f.cap = 0;
         forms.push_back(f);
