@@ -36,8 +36,9 @@ class Evaluator {
     options_.limits = &limits;
     options_.f64 = true;
     for (ValueId v : g.outputs())
-      if (const DType t = g.value(v).type.dtype; is_float(t))
-        results_ = std::min(results_, float_limits(t).precision);
+      if (const DType t = g.value(v).type.dtype;
+          is_float(t) && float_limits(t).precision < results_)
+        results_ = float_limits(t).precision, shortest_ = t;
   }
 
   /// All values of the graph; nullopt: a node does not run.
@@ -45,7 +46,9 @@ class Evaluator {
     Values all(g_.value_slots());
     for (uint32_t i = 0; i < all.size(); ++i)
       if (const Tensor* t = g_.constant(ValueId{i})) {
-        all[i] = wide(*t, t->dtype(), noise);
+        // Rounded to the type of the results, as arithmetic is.
+        const bool longer = is_float(t->dtype()) && float_limits(t->dtype()).precision > results_;
+        all[i] = wide(*t, longer ? shortest_ : t->dtype(), noise);
         if (noise && is_float(t->dtype()))
           all[i] = as_constant(*all[i], ValueId{i}, t->dtype(), *noise);
       }
@@ -139,6 +142,7 @@ class Evaluator {
   const Semantics& ops_;
   bool folded_;
   InterpreterOptions options_;
+  DType shortest_ = DType::undefined;
   int results_ = 64;  ///< bits of precision; none is a float: more than any has
 };
 
@@ -292,14 +296,10 @@ class Output {
     const FloatLimits l = float_limits(want_.dtype());
     const double scale = std::isfinite(truth) ? std::abs(truth) : 0;
     // Where nothing is left of a number, the rounding of the graph before must explain it: unless
-    // one operator became several, whose steps it does not show, or terms cancel in f64, too.
-    const bool cancelled = std::abs(other_.at_f64(e.at)) <= 1e-9 * scale;
-    const double spread =
-        got == 0 && !expanded_ && !cancelled ? e.own.value_or(e.spread) : e.spread;
-    const double
-        bound =  // what cancels leaves nothing but noise, of which few evaluations show all
-        kSafety * (cancelled ? 2 : 1) * spread +
-        std::max(ulps_ * 2 * l.epsilon() * scale, kLost * l.smallest());
+    // one operator became several, whose steps it does not show.
+    const double spread = got == 0 && !expanded_ ? e.own.value_or(e.spread) : e.spread;
+    const double bound =
+        kSafety * spread + std::max(ulps_ * 2 * l.epsilon() * scale, kLost * l.smallest());
     if (!std::isfinite(got)) return false;
     return std::abs(want - got) <= bound || (got >= e.least - bound && got <= e.greatest + bound);
   }

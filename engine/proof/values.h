@@ -9,12 +9,12 @@
 namespace ferrule {
 
 enum class Magnitudes : uint8_t {
-  small,   ///< around 1, both signs; integers of one digit
-  few,     ///< -1, 0, 1 and halves: equal numbers, ties
-  scaled,  ///< all of one magnitude, which may be any of the type's
-  wide,    ///< each of a magnitude of its own, log-uniform over the type's range
-  limits,  ///< least, greatest, next to them, powers of two; booleans: true; floats: also the
-           ///< smallest normal and subnormal
+  small,    ///< around 1, both signs; integers of one digit
+  few,      ///< -1, 0, 1 and halves: equal numbers, ties
+  scaled,   ///< all of one magnitude, which may be any of the type's
+  wide,     ///< each of a magnitude of its own, log-uniform over the type's range
+  limits,   ///< least, greatest, next to them, powers of two; booleans: true; floats: also the
+            ///< smallest normal and subnormal
   special,  ///< NaN, infinities, both zeros, between small ones
 };
 
