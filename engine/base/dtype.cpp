@@ -47,9 +47,8 @@ constexpr std::array<Info, 3> kNoTensors = {{{"sequence", "seq", "", 0, '?'},
                                              {"map", "map", "", 0, '?'}}};
 
 const Info& info(DType t) {
-  if (!is_tensor(t))
-    return kNoTensors[static_cast<size_t>(t) - static_cast<size_t>(DType::sequence)];
-  size_t i = static_cast<size_t>(t);
+  const size_t i = static_cast<size_t>(t), first = static_cast<size_t>(DType::sequence);
+  if (i >= first && i - first < kNoTensors.size()) return kNoTensors[i - first];
   return kInfo[i < kInfo.size() ? i : 0];
 }
 
