@@ -9,7 +9,6 @@
 #include "engine/contract/contracts.h"
 #include "engine/graph/compare.h"
 #include "engine/interpreter/interpreter.h"
-#include "engine/onnx/schema.h"
 #include "engine/proof/arbiter.h"
 #include "engine/proof/edit.h"
 #include "engine/proof/node_draw.h"
@@ -104,9 +103,7 @@ std::vector<Tensor> ordinary(std::vector<Tensor> got, const std::vector<Tensor>&
 /// The most that an operator takes as the length of a sequence, if this is a list of such; else 0.
 int64_t longest_sequence(const Graph& g, ValueId v) {
   for (const Use& u : g.value(v).uses) {
-    const OperatorSchema* s = u.slot < 0 ? nullptr : operator_schema(g.node(u.node));
-    const auto k = static_cast<size_t>(u.slot);
-    if (!s || k >= s->inputs.size() || s->inputs[k].name != "sequence_lens") continue;
+    if (u.slot < 0 || !sequence_lengths(g.node(u.node), static_cast<size_t>(u.slot))) continue;
     const ValueId x = g.input(u.node, 0);
     const auto& shape = g.value(x).type.shape;
     if (shape && !shape->empty()) return std::max<int64_t>(1, (*shape)[0].value_or(1));
@@ -132,12 +129,9 @@ std::vector<Tensor> inputs_of(const Graph& g, const Round& round, Draw& draw) {
     const Type& t = g.value(v).type;
     std::vector<int64_t> dims;
     if (t.shape) std::ranges::transform(*t.shape, std::back_inserter(dims), size);
-    inputs.push_back(drawn_tensor(t.dtype, dims, draw, round.values));
-    if (const int64_t most = longest_sequence(g, v)) {
-      std::vector<int64_t> lengths(static_cast<size_t>(inputs.back().numel()));
-      for (int64_t& n : lengths) n = draw.between(int64_t{1}, most);
-      inputs.back() = Tensor::of_ints(t.dtype, dims, lengths);
-    }
+    const int64_t most = longest_sequence(g, v);
+    inputs.push_back(most ? drawn_lengths(t.dtype, dims, most, draw)
+                          : drawn_tensor(t.dtype, dims, draw, round.values));
   }
   return inputs;
 }

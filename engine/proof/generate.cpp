@@ -409,10 +409,7 @@ std::unique_ptr<Graph> Generator::reset(const Graph& g) {
   if (!schema) return nullptr;
   auto out = g.clone();
   for (const AttributeSchema& a : schema->attributes) {
-    const bool free =
-        a.kind == AttributeSchema::Kind::real || (a.kind == AttributeSchema::Kind::integer &&
-                                                  !numbers_of(g.node(n).op.text(), a.name).empty());
-    if (free && draw_.chance(50))
+    if (is_mode(g.node(n), a) && draw_.chance(50))
       if (auto to = propose_.attribute(g.node(n).op.text(), a, 0))
         out->set_attr(n, a.name, std::move(*to));
   }

@@ -438,7 +438,7 @@ class Mutator {
       }
   }
 
-  /// Padding in front of an axis, behind it, or both, and strides over it: the sizes stay as they
+  /// Padding in front of an axis, or on both sides, and strides over it: the sizes stay as they
   /// are where there was one element, which the window then does not see.
   void padding() {
     for (NodeId n : g_.order()) {
@@ -633,7 +633,7 @@ class Mutator {
   }
 
   /// Optional operands that are left out, as lists that are as long as an axis of the first
-  /// operand.
+  /// operand, or have a pair for each axis.
   void absent_operands() {
     for (NodeId n : g_.order()) {
       const OperatorSchema* schema = operator_schema(g_.node(n));
@@ -642,6 +642,8 @@ class Mutator {
       std::set<int64_t> sizes;
       for (const Dim& d : *g_.value(x).type.shape)
         if (d.is_constant()) sizes.insert(d.value_or(0));
+      const int64_t longest = sizes.empty() ? 1 : *sizes.rbegin();
+      sizes.insert(2 * std::ssize(*g_.value(x).type.shape));
       for (size_t slot = 1; slot < schema->inputs.size(); ++slot) {
         const OperandSchema& o = schema->inputs[slot];
         if (!o.optional || o.types.empty() || g_.input(n, slot)) continue;
@@ -656,7 +658,7 @@ class Mutator {
           });
           std::vector<double> counted;  // down from the longest axis
           for (int64_t k = 0; k < size && size <= 16; ++k)
-            counted.push_back(std::max(1.0, static_cast<double>(*sizes.rbegin() - k)));
+            counted.push_back(std::max(1.0, static_cast<double>(longest - k)));
           if (!counted.empty())
             add(fmt::format("{} gets {} counted numbers as {}", op_of(n), size, o.name),
                 [=](Graph& g) {

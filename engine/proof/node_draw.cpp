@@ -39,13 +39,6 @@ std::vector<AttributeSchema> attributes_of(const Node& n, const Semantics& ops) 
   return out;
 }
 
-/// Whether an attribute says how the operator computes, not which operands fit it.
-bool is_mode(const Node& n, const AttributeSchema& a) {
-  using Kind = AttributeSchema::Kind;
-  return a.kind == Kind::text || a.kind == Kind::real ||
-         (a.kind == Kind::integer && !numbers_of(n.op.text(), a.name).empty());
-}
-
 /// `n`: with its modes alone.
 Proposer::Place place_of(const Node& n, size_t slot) {
   Proposer::Place out{fmt::format("{}:{}", n.op.text(), slot)};
@@ -56,6 +49,17 @@ Proposer::Place place_of(const Node& n, size_t slot) {
 }
 
 }  // namespace
+
+bool is_mode(const Node& n, const AttributeSchema& a) {
+  using Kind = AttributeSchema::Kind;
+  return a.kind == Kind::text || a.kind == Kind::real ||
+         (a.kind == Kind::integer && !numbers_of(n.op.text(), a.name).empty());
+}
+
+bool sequence_lengths(const Node& n, size_t slot) {
+  const OperatorSchema* s = operator_schema(n);
+  return s && slot < s->inputs.size() && s->inputs[slot].name == "sequence_lens";
+}
 
 int64_t elements(const Shape& s) {
   constexpr int64_t kMany = int64_t{1} << 20;
@@ -99,11 +103,6 @@ std::vector<DType> NodeDraw::allowed(const Node& n, size_t slot) const {
   }
   const OpFormula* f = ops_.find(n);
   return f && slot == 0 ? f->types : std::vector<DType>();
-}
-
-bool NodeDraw::sequence_lengths(const Node& n, size_t slot) {
-  const OperatorSchema* s = operator_schema(n);
-  return s && slot < s->inputs.size() && s->inputs[slot].name == "sequence_lens";
 }
 
 /// Operands of one variable have one element type.
@@ -221,7 +220,7 @@ bool NodeDraw::types(const Node& n, std::vector<OperandDraw>& in, const std::vec
                             : propose_.shape(world_, beside, place, way);
       if (shape.size() > kRank || elements(shape) > kElements) return false;
       if (constant && lengths && !beside.empty() && !beside.front().empty())
-        contents = propose_.lengths(t, constant_dims(shape), beside.front()[0].value_or(1));
+        contents = drawn_lengths(t, constant_dims(shape), beside.front()[0].value_or(1), draw_);
       else if (constant)
         contents = propose_.contents(t, constant_dims(shape), g_);
     }

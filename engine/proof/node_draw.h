@@ -23,6 +23,10 @@ inline constexpr int64_t kElements = 2200;
 inline constexpr size_t kRank = 8;
 /// Of a tensor; a size that is open counts 7.
 int64_t elements(const Shape& s);
+/// Whether an attribute says how the operator computes, not which operands fit it.
+bool is_mode(const Node& n, const AttributeSchema& a);
+/// Whether the operand holds lengths of sequences.
+bool sequence_lengths(const Node& n, size_t slot);
 /// Whether all operands have element types that their operators' schemas allow, and allow together.
 /// Inference asks less.
 bool well_typed(const Graph& g);
@@ -52,8 +56,6 @@ class NodeDraw {
   std::optional<int64_t> groups(const Node& n) const;
   std::vector<DType> allowed(const Node& n, size_t slot) const;
   std::string variable(const Node& n, size_t slot) const;
-  /// Whether the operand holds lengths of sequences.
-  static bool sequence_lengths(const Node& n, size_t slot);
   DType element(const std::vector<DType>& allowed);
   void give(OperandDraw& o, Type type, std::optional<Tensor> contents);
   Shape pattern_shape(const std::vector<DimPattern>& p, Sizes& sizes);

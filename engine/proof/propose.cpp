@@ -362,14 +362,6 @@ Tensor Proposer::contents(DType t, const std::vector<int64_t>& dims, const Graph
   return positive;
 }
 
-Tensor Proposer::lengths(DType t, const std::vector<int64_t>& dims, int64_t most) {
-  int64_t n = 1;
-  for (int64_t d : dims) n *= d;
-  std::vector<int64_t> all(static_cast<size_t>(n));
-  for (int64_t& x : all) x = draw_.between(int64_t{1}, std::max<int64_t>(most, 1));
-  return Tensor::of_ints(t, dims, all);
-}
-
 std::optional<Attr> Proposer::attribute(std::string_view op, const AttributeSchema& a, int rank) {
   using Kind = AttributeSchema::Kind;
   rank = std::max(rank, 0);  // -1: not known

@@ -36,8 +36,6 @@ class Proposer {
                   int64_t listed = -1);
   /// Numbers for a constant.
   Tensor contents(DType t, const std::vector<int64_t>& dims, const Graph& g);
-  /// Lengths of sequences of up to `most` elements.
-  Tensor lengths(DType t, const std::vector<int64_t>& dims, int64_t most);
   std::optional<Attr> attribute(std::string_view op, const AttributeSchema& a, int rank);
   /// The way was one that fits.
   void learned(const Place& place, int way) {

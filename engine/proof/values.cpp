@@ -176,4 +176,12 @@ Tensor drawn_tensor(DType dtype, const std::vector<int64_t>& dims, Draw& draw,
   return t;
 }
 
+Tensor drawn_lengths(DType dtype, const std::vector<int64_t>& dims, int64_t most, Draw& draw) {
+  int64_t n = 1;
+  for (int64_t d : dims) n *= d;
+  std::vector<int64_t> all(static_cast<size_t>(n));
+  for (int64_t& x : all) x = draw.between(int64_t{1}, std::max<int64_t>(most, 1));
+  return Tensor::of_ints(dtype, dims, all);
+}
+
 }  // namespace ferrule

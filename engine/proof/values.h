@@ -22,6 +22,9 @@ enum class Magnitudes : uint8_t {
 Tensor drawn_tensor(DType dtype, const std::vector<int64_t>& dims, Draw& draw,
                     Magnitudes magnitudes);
 
+/// Lengths of sequences that have up to `most` elements, one at least.
+Tensor drawn_lengths(DType dtype, const std::vector<int64_t>& dims, int64_t most, Draw& draw);
+
 /// Limits of a float type; of others those of f32.
 struct FloatLimits {
   int min_exponent, max_exponent;  ///< of normal numbers: 2^min … 2^max

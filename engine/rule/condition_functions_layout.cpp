@@ -143,6 +143,7 @@ std::optional<Equation> equation(Args args) {
   if (!text) return std::nullopt;
   std::string s;
   std::copy_if(text->begin(), text->end(), std::back_inserter(s), [](char c) { return c != ' '; });
+  if (s.find_first_of("0123456789") != s.npos) return std::nullopt;  // spell_out's alone
   const size_t arrow = s.find("->");
   if (arrow == s.npos) return std::nullopt;
   Equation e{{""}, s.substr(arrow + 2)};

@@ -97,8 +97,11 @@ const Case kWrong[] = {
      "g (float[3] i) => (float[3] o) <float c = {0.0}> { p = Relu(i) n = IsNaN(p) o = Where(n, c, "
      "p) }",
      "where:\n  - {id: same_shape, sound: \"same_shape(x, y)\", why: \"no\"}\n"},
-    // Open: a Relu moved over a Resize whose values outside of a region are negative passes
-    // (tf_crop_and_resize).
+    {"what lies outside of a region", "exact",
+     "y = Relu([z] Resize<mode=\"nearest\", ...>(x, roi?!, s!))", "y = z<...z>(Relu(x), roi, s)",
+     "g (float[1,1,2,2] i) => (float[1,1,4,4] o) <float[4] s = {1.0, 1.0, 2.0, 2.0}> { t = "
+     "Resize<mode=\"nearest\">(i, , s) o = Relu(t) }",
+     "once: true\n"},
     {"bounds of a sum", "reassociating", "y = Clip(Add(x, c!), lo!, hi!)",
      "y = Add(Clip(x, lo, hi), c)",
      "g (float[3] i) => (float[3] o) <float c = {0.0}, float lo = {-9.0}, float hi = {9.0}> { t = "
