@@ -317,10 +317,12 @@ void rescale(Graph& g, int64_t from, int64_t to, bool multiples, bool lists) {
   }
 }
 
+/// f64 has no wider type to judge long sums by.
 bool small(const Graph& g) {
   return std::ranges::all_of(g.values(), [&](ValueId v) {
-    const auto& shape = g.value(v).type.shape;
-    return !shape || (shape->size() <= kRank && elements(*shape) <= 2 * kElements);
+    const auto& [dtype, shape] = g.value(v).type;
+    const int64_t most = dtype == DType::f64 ? 512 : 2 * kElements;
+    return !shape || (shape->size() <= kRank && elements(*shape) <= most);
   });
 }
 

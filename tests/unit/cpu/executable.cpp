@@ -25,14 +25,7 @@ TEST_CASE("implementations are measured on the plan's threads, whatever the call
   Model m;
   // A prime number of channels: no candidate's scratch ends where another thread's would fit.
   ValueId x = m.input({1, 61, 40, 40});
-  m.graph.add_output(m.node("Conv", {x, m.constant(random_tensor({61, 61, 3, 3}, 1))},
-                            {{"kernel_shape", Dims{3, 3}},
-                             {"pads", Dims{1, 1, 1, 1}},
-                             {"strides", Dims{1, 1}},
-                             {"dilations", Dims{1, 1}},
-                             {"group", int64_t{1}},
-                             {"auto_pad", std::string("NOTSET")}},
-                            {1, 61, 40, 40}));
+  m.graph.add_output(m.convolution(x, {1, 61, 40, 40}));
   auto p = prepare(m.graph, {}, nullptr, true);
   const std::vector<Tensor> inputs = inputs_of(m.graph, 3);
   std::vector<float> result(61 * 40 * 40);

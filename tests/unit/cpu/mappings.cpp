@@ -19,15 +19,7 @@ void run_one(int k) {
   Model m;
   const int64_t c = 3 + k % 40, size = 6 + k / 40;
   const ValueId x = m.input({1, c, size, size});
-  const ValueId filters = m.constant(random_tensor({c, c, 3, 3}, 1));
-  const ValueId y = m.node("Conv", {x, filters},
-                           {{"kernel_shape", Dims{3, 3}},
-                            {"pads", Dims{1, 1, 1, 1}},
-                            {"strides", Dims{1, 1}},
-                            {"dilations", Dims{1, 1}},
-                            {"group", int64_t{1}},
-                            {"auto_pad", std::string("NOTSET")}},
-                           {1, c, size, size});
+  const ValueId y = m.convolution(x, {1, c, size, size});
   const ValueId z = m.node("Mul", {y, m.constant(Tensor::scalar(DType::f32, 1 + k / 1024.0))});
   m.graph.add_output(m.node("Softmax", {z}, {{"axis", int64_t{-1}}}, {1, c, size, size}));
   const ValueId w = m.constant(random_tensor({size, c}, 2));

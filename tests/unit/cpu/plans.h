@@ -68,6 +68,19 @@ struct Model {
       check_inferred(infer(operators(), graph, id));
     return out;
   }
+  /// 3x3 with a border of zeros, so that the result has the image's sizes; as many filters as
+  /// channels, drawn.
+  ValueId convolution(ValueId x, const Dims& image) {
+    const ValueId filters = constant(random_tensor({image[1], image[1], 3, 3}, 1));
+    return node("Conv", {x, filters},
+                {{"kernel_shape", Dims{3, 3}},
+                 {"pads", Dims{1, 1, 1, 1}},
+                 {"strides", Dims{1, 1}},
+                 {"dilations", Dims{1, 1}},
+                 {"group", int64_t{1}},
+                 {"auto_pad", std::string("NOTSET")}},
+                image);
+  }
 };
 
 struct Prepared {
