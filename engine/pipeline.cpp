@@ -325,6 +325,7 @@ Result<Fused> canonical_form(Graph imported, const Knowledge& knowledge,
   FERRULE_TRY(pipeline.share());
   FERRULE_TRY(pipeline.run(0, rewriting_phases(knowledge.rules)));
   out.graph.remove_dead();
+  if (plans == Plans::any) out.graph.share_made_constants();
   if (plans == Plans::any && open_inputs(out.graph) && !options.near_misses) {
     FERRULE_TRY(out.graph.sort());
     out.known_failures = pipeline.known_failures();

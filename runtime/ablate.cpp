@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "engine/base/diagnostics.h"
-#include "engine/rule/kernel_reason.h"
 #include "engine/rule/selection.h"
 
 namespace ferrule {
@@ -76,7 +75,7 @@ class Ablate {
     }();
     *place = before;
     Worth w;
-    w.rule = r.id, w.reason = may_raise_kernels(r);
+    w.rule = r.id, w.reason = r.may_raise_kernels;
     if (cost)
       w.without = *cost;
     else

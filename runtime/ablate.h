@@ -7,7 +7,7 @@ namespace ferrule {
 
 struct Worth {
   std::string rule;
-  std::string reason;  ///< why it may raise the number of kernels (rule/kernel_reason.h); empty: it
+  std::string reason;  ///< why it may raise the number of kernels (its file says so); empty: it
                        ///< must not
   std::string root;    ///< of a single instance: where it matched; else empty
   std::vector<std::string> nodes;  ///< the same: its nodes

@@ -77,7 +77,6 @@ class Compiled {
   const Plan& plan() const { return plan_; }
   const Lowered& lowered() const { return lowered_; }
   const Journal& journal() const { return fused_.journal; }
-  const std::vector<Rejection>& near_misses() const { return fused_.near_misses; }
   const std::vector<std::string>& notes() const { return fused_.notes; }
   std::string_view backend() const { return backend_; }
   /// What it runs on: the GPU's name and target, else the processor's target.

@@ -27,6 +27,7 @@ void list_changed() { FERRULE_ASSERT(false, "a list of a graph changed under a l
 std::unique_ptr<Graph> Graph::clone() const {
   auto out = std::make_unique<Graph>();
   out->name = name;
+  out->made_constants_ = made_constants_;
   out->nodes_.reserve(nodes_.size() + nodes_.size() / 2);  // what is cloned is changed
   out->values_.reserve(values_.size() + values_.size() / 2);
   for (size_t i = 0; i < values_.size(); ++i)

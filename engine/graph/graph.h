@@ -22,6 +22,7 @@
 #include "engine/base/ids.h"
 #include "engine/base/result.h"
 #include "engine/graph/list.h"
+#include "engine/graph/made_constants.h"
 #include "engine/graph/names.h"
 #include "engine/graph/operator.h"
 #include "engine/graph/table.h"
@@ -160,7 +161,12 @@ class Graph {
     return slot < out.size() ? out[slot] : ValueId{};
   }
 
+  /// What this graph and its later copies share of the constants that are made for them; null:
+  /// nothing.
+  MadeConstants* made_constants() const { return made_constants_.get(); }
+
   // --- changing (the only mutators)
+  void share_made_constants() { made_constants_ = std::make_shared<MadeConstants>(); }
   void reserve(size_t nodes, size_t values);  ///< room for that many in all
   ValueId add_input(std::string name, Type type);
   ValueId add_constant(std::string name, Tensor value);
@@ -228,6 +234,7 @@ class Graph {
   /// With many graph outputs: value -> its slots in outputs_. Empty: to be made when it is asked
   /// for.
   std::unordered_multimap<uint32_t, uint32_t> output_slots_;
+  std::shared_ptr<MadeConstants> made_constants_;
   size_t live_ = 0;
   /// The order of the last sort(), which knew the slots below sorted_slots_; nodes have gone and
   /// come since.

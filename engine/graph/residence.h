@@ -32,6 +32,10 @@ class Residence {
   /// be reading.
   bool give_back(Restore restore);
 
+  /// What somebody computed from the bytes and asks for again, so that they need not come for it;
+  /// 0: nothing yet.
+  std::atomic<uint64_t> sample = 0;
+
   static int64_t given_back();  ///< bytes of all constants that are away now
 
  private:

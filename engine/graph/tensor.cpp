@@ -201,4 +201,12 @@ size_t Tensor::hash() const {
   return XXH3_64bits_withSeed(data(), static_cast<size_t>(bytes()), seed);
 }
 
+std::optional<Tensor> WeakTensor::lock() const {
+  Tensor t = tensor_;
+  t.owner_ = owner_.lock();
+  if (!t.owner_) return std::nullopt;
+  t.residence_ = residence_.lock();
+  return t;
+}
+
 }  // namespace ferrule

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -97,6 +98,7 @@ class Tensor {
   size_t hash() const;
 
  private:
+  friend class WeakTensor;
   DType dtype_ = DType::undefined;
   std::vector<int64_t> dims_;
   std::shared_ptr<const void> owner_;
@@ -108,6 +110,21 @@ class Tensor {
   Tensor(DType dtype, std::vector<Tensor> elements)
       : dtype_(dtype),
         elements_(std::make_shared<const std::vector<Tensor>>(std::move(elements))) {}
+};
+
+/// A tensor of numbers whose bytes somebody else keeps alive.
+class WeakTensor {
+ public:
+  explicit WeakTensor(const Tensor& t) : tensor_(t), owner_(t.owner_), residence_(t.residence_) {
+    tensor_.owner_.reset(), tensor_.residence_.reset();
+  }
+  /// None: nobody kept it.
+  std::optional<Tensor> lock() const;
+
+ private:
+  Tensor tensor_;  // without owner
+  std::weak_ptr<const void> owner_;
+  std::weak_ptr<Residence> residence_;
 };
 
 }  // namespace ferrule

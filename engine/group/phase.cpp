@@ -52,6 +52,7 @@ class GroupPhase {
  private:
   /// What a rule said when it came furthest: that its nodes are gone later is not why.
   void missed(Rejection r) {
+    if (r.stage == Rejection::Stage::structure) return;
     Rejection& kept = misses_[{r.rule->id, r.root}];
     if (!kept.rule || nearness(r) >= nearness(kept)) kept = std::move(r);
   }
@@ -70,7 +71,7 @@ class GroupPhase {
                       [&](NodeId n) { return std::pair(g_.node(n).order, n.index); });
     bool changed = false;
     for (NodeId root : roots) {
-      if (g_.node(root).dead || (!ctx_.near_misses && !index_->promising(rank, g_, root))) continue;
+      if (g_.node(root).dead || !index_->promising(rank, g_, root)) continue;
       FERRULE_TRY(budget_.more());
       const MatchContext mc = ctx_.match_context(g_, budget_.steps);
       const bool window = rules_[rank]->kind == RuleKind::window;

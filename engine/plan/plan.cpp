@@ -1,5 +1,7 @@
 #include "engine/plan/plan.h"
 
+#include <map>
+
 #include "engine/base/applicable.h"
 #include "engine/base/diagnostics.h"
 #include "engine/interpreter/interpreter.h"
@@ -12,7 +14,9 @@ namespace {
 /// its first reader.
 class PlanWriter {
  public:
-  PlanWriter(Plan& plan, Layouts& layouts) : plan_(plan), g_(plan.graph), layouts_(layouts) {}
+  PlanWriter(Plan& plan, Layouts& layouts) : plan_(plan), g_(plan.graph), layouts_(layouts) {
+    for (size_t k = 0; k < g_.outputs().size(); ++k) outputs_[g_.outputs()[k]].push_back(k);
+  }
 
   void run() {
     auto next = layouts_.reorders.begin();
@@ -49,9 +53,10 @@ class PlanWriter {
     n.outputs = {out};
     const NodeId id = g_.add_node(std::move(n));
     for (const Use& u : r.readers) g_.set_input(u.node, static_cast<size_t>(u.slot), out);
-    for (size_t k = 0; r.output && k < g_.outputs().size(); ++k)
-      if (g_.outputs()[k] == r.value) g_.set_output(k, out);
-    if (r.output) g_.rename(out, made);
+    if (r.output) {
+      for (size_t k : outputs_.at(r.value)) g_.set_output(k, out);
+      g_.rename(out, made);
+    }
     layouts_.of.resize(g_.value_slots(), r.to);
     layouts_.copy.resize(g_.value_slots(), Layouts::kNone);
     Layer layer;
@@ -66,6 +71,7 @@ class PlanWriter {
   Plan& plan_;
   Graph& g_;
   Layouts& layouts_;
+  std::map<ValueId, std::vector<size_t>> outputs_;  // where in the graph's outputs each stands
 };
 
 }  // namespace

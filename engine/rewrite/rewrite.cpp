@@ -310,10 +310,12 @@ class RewritePhase {
         skipped_.push_back(e);
       else if (promising(g, e))
         push(e);
+      else
+        forget(g, e);
     }
   }
   bool promising(const Graph& g, const Entry& e) const {
-    return ctx_.near_misses || index_.promising(e.rule, g, e.node);
+    return index_.promising(e.rule, g, e.node);
   }
   void push(const Entry& e) {
     if (queued_.insert(uint64_t{e.node.index} << 32 | e.rule).second) queue_.push(e);
@@ -385,11 +387,17 @@ class RewritePhase {
     return apply(g, std::get<Match>(a));
   }
 
+  /// What has another structure is no near miss, nor is what came closer before the graph changed.
   void miss(const Graph& g, Rejection r) {
     // Only the model's own graph: ids of nested graphs would name other nodes.
-    if (ctx_.near_misses && &g == &ctx_.graph &&
-        (r.matched_nodes > 0 || r.stage != Rejection::Stage::structure))
+    if (!ctx_.near_misses || &g != &ctx_.graph) return;
+    if (r.stage == Rejection::Stage::structure)
+      misses_.erase({r.rule->id, r.root});
+    else
       misses_[{r.rule->id, r.root}] = std::move(r);
+  }
+  void forget(const Graph& g, const Entry& e) {
+    if (&g == &ctx_.graph && !misses_.empty()) misses_.erase({index_.rules()[e.rule]->id, e.node});
   }
 
   Result<bool> apply(Graph& g, const Match& m) {

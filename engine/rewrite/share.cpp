@@ -16,11 +16,9 @@ uint64_t mix(uint64_t h, uint64_t x) {
   return h * 0xff51afd7ed558ccd;
 }
 
-/// Of the type, the sizes and a sample of the bytes: equal tensors have the same, most others
-/// another.
-uint64_t sample(const Tensor& t) {
-  uint64_t h = static_cast<uint64_t>(t.dtype());
-  for (int64_t d : t.dims()) h = mix(h, static_cast<uint64_t>(d));
+/// Not 0.
+uint64_t sample_of_bytes(const Tensor& t) {
+  uint64_t h = 0;
   constexpr int64_t kSamples = 16;
   const int64_t bytes = t.bytes(), step = std::max<int64_t>(bytes / kSamples, 1);
   const auto* p = static_cast<const unsigned char*>(t.data());
@@ -29,7 +27,18 @@ uint64_t sample(const Tensor& t) {
     std::memcpy(&word, p + at, static_cast<size_t>(std::min<int64_t>(8, bytes - at)));
     h = mix(h, word);
   }
-  return h;
+  return h | 1;
+}
+
+/// Of the type, the sizes and a sample of the bytes: equal tensors have the same, most others
+/// another. Bytes that kernels have given back are not asked for again.
+uint64_t sample(const Tensor& t) {
+  uint64_t h = static_cast<uint64_t>(t.dtype());
+  for (int64_t d : t.dims()) h = mix(h, static_cast<uint64_t>(d));
+  if (!t.residence()) return mix(h, sample_of_bytes(t));
+  std::atomic<uint64_t>& known = t.residence()->sample;
+  if (!known) known = sample_of_bytes(t);
+  return mix(h, known);
 }
 
 class Sharing {

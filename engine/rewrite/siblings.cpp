@@ -182,7 +182,9 @@ std::optional<Tensor> joined_constant(const Graph& g, const std::vector<Sibling>
       dims[w->second] = sizes[k];
       parts.push_back(own[k] ? *own[k] : zeros(some->dtype(), dims));
     }
-    return concatenated(parts, w->second);
+    const auto join = [&] { return concatenated(parts, w->second); };
+    MadeConstants* made = g.made_constants();
+    return made ? made->get(fmt::format("join {}", w->second), parts, join) : join();
   }
   const bool shared = std::ranges::all_of(
       own, [&](const Tensor* t) { return t && same_bytes(*t, *some) && along(*t, how) == 1; });

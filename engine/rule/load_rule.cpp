@@ -230,7 +230,8 @@ class RuleReader {
       rule_.experimental = r_.one_of(*n, {"stable", "experimental"}) == "experimental";
     if (const yaml::Node* n = find("once")) rule_.once = r_.boolean(*n);
     if (const yaml::Node* n = find("numerics")) rule_.numerics = r_.one_of(*n, kNumerics);
-    if (const yaml::Node* n = find("may_raise_kernels"); n && r_.string(*n).empty())
+    text("may_raise_kernels", rule_.may_raise_kernels);
+    if (const yaml::Node* n = find("may_raise_kernels"); n && rule_.may_raise_kernels.empty())
       r_.invalid(*n, "the reason is empty", "say in a sentence why more kernels are worth it");
     list("before", rule_.before);
     list("after", rule_.after);

@@ -5,7 +5,6 @@
 
 #include "engine/base/join.h"
 #include "engine/base/yaml.h"
-#include "engine/rule/kernel_reason.h"
 #include "engine/rule/load.h"
 #include "engine/rule/load_rule.h"
 #include "engine/rule/pattern_parse.h"
@@ -44,7 +43,7 @@ class Printer {
     if (r_.experimental) line("stability", "experimental");
     if (r_.once) line("once", "true");
     if (r_.numerics != Rule().numerics) line("numerics", r_.numerics);
-    field("may_raise_kernels", may_raise_kernels(r_));
+    field("may_raise_kernels", r_.may_raise_kernels);
     strings("before", r_.before);
     strings("after", r_.after);
     if (!r_.types.empty())

@@ -142,7 +142,9 @@ struct Rule {
   std::string phase;
   bool enabled = true;
   bool experimental = false;
-  bool once = false;               ///< may grow the graph; fires once per root
+  bool once = false;  ///< may grow the graph; fires once per root
+  /// Why a plan with it may launch more kernels than one without; empty: it must not.
+  std::string may_raise_kernels;
   std::string numerics = "exact";  ///< exact | signed_zero | reassociating | approximate | reduced
   bool waits() const {
     return experimental || numerics == "approximate" || numerics == "reduced";

@@ -1,7 +1,9 @@
 // All shipped rules together: phases and log, plans of several sizes, and time in proportion to
 // size.
 
+#include <atomic>
 #include <chrono>
+#include <cstring>
 #include <set>
 
 #include "tests/support/paths.h"
@@ -60,6 +62,41 @@ TEST_CASE("plans of several sizes start from one canonical graph and share its f
     CHECK(to_text(direct.graph) == to_text(f.graph));
   }
   CHECK(weights.size() == 1);
+}
+
+TEST_CASE("a plan of another size joins no weights again and asks none back") {
+  constexpr int64_t kSize = 128;
+  Graph g = graph(
+      "g (float[N,128] x) => (float[P,Q] y) <float[1] A = {1.0}, float[1] B = {2.0}, float[1] C = "
+      "{3.0}> { q = MatMul(x, A) k = MatMul(x, B) v = MatMul(x, C) s = Mul(q, k) y = Add(s, v) }");
+  std::vector<Tensor> own;
+  for (const char* name : {"A", "B", "C"}) {
+    auto [t, bytes] = Tensor::allocate(DType::f32, {kSize, kSize});
+    std::fill_n(static_cast<float*>(bytes), kSize * kSize, static_cast<float>(1 + own.size()));
+    g.set_constant(g.find_value(name), t);
+    own.push_back(t);
+  }
+  const Fused canonical = must(canonicalize(std::move(g), knowledge(), {}));
+  std::vector<Fused> plans;
+  std::set<const void*> joined;
+  std::atomic<int> asked = 0;
+  for (int64_t size : {3, 5, 8}) {
+    EngineOptions o;
+    o.shapes["x"] = {size, kSize};
+    plans.push_back(must(fuse_shape(canonical, knowledge(), o)));
+    const Graph& plan = plans.back().graph;
+    for (ValueId v : plan.constants())
+      if (plan.constant(v)->numel() == 3 * kSize * kSize)
+        joined.insert(plan.constant(v)->address());
+    if (size != 3) continue;
+    for (size_t k = 0; k < own.size(); ++k)
+      REQUIRE(own[k].residence()->give_back([&asked, k](void* to) {
+        ++asked;
+        std::fill_n(static_cast<float*>(to), kSize * kSize, static_cast<float>(1 + k));
+      }));
+  }
+  CHECK(joined.size() == 1);
+  CHECK(asked == 0);
 }
 
 TEST_CASE("what a plan of one size leaves out, because it failed for every size, changes nothing") {

@@ -8,7 +8,6 @@
 
 #include <unistd.h>
 
-#include "engine/rule/kernel_reason.h"
 #include "engine/rule/load.h"
 #include "engine/rule/pattern_parse.h"
 #include "tests/unit/rule/kit.h"
@@ -141,7 +140,7 @@ tests:
   auto again = load_rule_text(print_rule(*r), "all.yaml", op_table(), Limits{});
   REQUIRE_MESSAGE(again.has_value(), (again ? "" : render(again.error())), print_rule(*r));
   CHECK_MESSAGE(same(*r, *again), print_rule(*r));
-  CHECK(may_raise_kernels(*again) == "they are \"small\"");
+  CHECK(again->may_raise_kernels == "they are \"small\"");
   Rule other = *again;
   other.region.max_inputs = 5;
   CHECK(!same(*r, other));

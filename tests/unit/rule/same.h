@@ -5,7 +5,6 @@
 #include <cmath>
 #include <tuple>
 
-#include "engine/rule/kernel_reason.h"
 #include "engine/rule/rule.h"
 
 namespace ferrule {
@@ -92,8 +91,8 @@ inline bool same(const Rule& a, const Rule& b) {
   return a.id == b.id && a.doc == b.doc && a.source == b.source && a.kind == b.kind &&
          a.phase == b.phase && a.enabled == b.enabled && a.experimental == b.experimental &&
          a.once == b.once && a.numerics == b.numerics &&
-         may_raise_kernels(a) == may_raise_kernels(b) && a.before == b.before &&
-         a.after == b.after && a.types == b.types && same(a.match, b.match) &&
+         a.may_raise_kernels == b.may_raise_kernels && a.before == b.before && a.after == b.after &&
+         a.types == b.types && same(a.match, b.match) &&
          std::ranges::equal(a.parameters, b.parameters, {}, written, written) &&
          conditions(a.where, b.where) &&
          std::equal(a.let.begin(), a.let.end(), b.let.begin(), b.let.end(), let) &&
