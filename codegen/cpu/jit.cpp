@@ -10,6 +10,7 @@
 #include <future>
 #include <list>
 #include <mutex>
+#include <new>
 #include <thread>
 #include <unordered_map>
 
@@ -121,7 +122,17 @@ struct CpuJit::Impl {
     if (auto it = by_identity.find(entry.identity); it != by_identity.end()) unload(it->second);
   }
 
+  /// Whoever waits for the entry is told what went wrong in any case.
   Status build(const KernelKey& key, Entry& entry, std::string_view name, DiskCache* cache) {
+    try {
+      return build_or_throw(key, entry, name, cache);
+    } catch (const std::bad_alloc&) {
+      return error(Code::out_of_memory, "", "a kernel's code", "more", "no more");
+    }
+  }
+
+  Status build_or_throw(const KernelKey& key, Entry& entry, std::string_view name,
+                        DiskCache* cache) {
     if (!broken.empty()) return error(Code::codegen_failed, "", broken);
     FERRULE_ASSIGN(CpuIsa isa, cpu_isa(key.target));
     FERRULE_TRY(runs_here(isa));
