@@ -311,6 +311,27 @@ TEST_CASE(
   small.check_run(*q);
 }
 
+TEST_CASE("packed constants are shared while somebody has them, and then forgotten") {
+  constexpr int64_t kSize = 32, kAlive = 100, kGone = 2000;
+  PackCache packs;
+  Library library(&packs);
+  const Tensor all = random_tensor({kAlive + kGone + kSize * kSize}, 5);
+  const memory::desc from({kSize, kSize}, memory::data_type::f32, memory::format_tag::ab),
+      to({kSize, kSize}, memory::data_type::f32, memory::format_tag::ba);
+  auto pack = [&](int64_t k) {
+    const auto* bytes = all.as<float>().data() + k;  // each at an address of its own
+    return library.pack(Tensor(DType::f32, {kSize, kSize}, nullptr, bytes), from, to);
+  };
+  std::vector<Packed> alive;
+  for (int64_t k = 0; k < kAlive; ++k) alive.push_back(pack(k));
+  for (int64_t k = kAlive; k < kAlive + kGone; ++k) {
+    pack(k);
+    library.reversible.clear();
+  }
+  CHECK(packs.entries() <= 2 * kAlive);
+  for (int64_t k = 0; k < kAlive; ++k) CHECK(pack(k).data == alive[static_cast<size_t>(k)].data);
+}
+
 TEST_CASE("a Winograd kernel asks for the model's weights where a sum is not finite") {
   const int64_t before = Residence::given_back();
   constexpr int64_t kChannels = 64;
