@@ -10,8 +10,10 @@
 #include <future>
 #include <list>
 #include <mutex>
+#include <new>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 
 #include "codegen/cpu/llvm.h"
 #include "engine/base/diagnostics.h"
@@ -51,6 +53,12 @@ struct CpuJit::Impl {
     llvm::orc::ResourceTrackerSP code;
     std::promise<Status> built;
     std::shared_future<Status> status{built.get_future()};
+
+    ~Entry() { unload(); }
+    void unload() {
+      if (const auto loaded = std::exchange(code, nullptr))
+        if (auto e = loaded->remove()) llvm::consumeError(std::move(e));
+    }
   };
   using Entries = std::list<std::shared_ptr<Entry>>;
 
@@ -99,29 +107,32 @@ struct CpuJit::Impl {
 
   /// With the mutex held.
   void unload_idle() {
-    for (auto it = entries.begin(); entries.size() > most && it != entries.end();) {
-      if (it->use_count() > 1) {
-        ++it;
-        continue;
-      }
-      std::atomic_thread_fence(std::memory_order_acquire);  // whoever held it has run it before
-      it = unload(it);
-    }
+    for (auto it = entries.begin(); entries.size() > most && it != entries.end();)
+      it = it->use_count() > 1 ? std::next(it) : remove(it);
   }
-  Entries::iterator unload(Entries::iterator it) {
-    Entry& entry = **it;
-    if (entry.code)
-      if (auto e = entry.code->remove()) llvm::consumeError(std::move(e));
-    by_identity.erase(entry.identity);
+  Entries::iterator remove(Entries::iterator it) {
+    by_identity.erase((*it)->identity);
     return entries.erase(it);
   }
-  /// What could not be built may be asked for again: memory may be there then.
-  void forget(const Entry& entry) {
+  /// What could not be built may be asked for again: memory may be there then. Its symbol is free
+  /// at once, whoever still waits for the entry.
+  void forget(Entry& entry) {
     const std::lock_guard lock(mutex);
-    if (auto it = by_identity.find(entry.identity); it != by_identity.end()) unload(it->second);
+    entry.unload();
+    if (auto it = by_identity.find(entry.identity); it != by_identity.end()) remove(it->second);
   }
 
+  /// Whoever waits for the entry is told what went wrong in any case.
   Status build(const KernelKey& key, Entry& entry, std::string_view name, DiskCache* cache) {
+    try {
+      return build_or_throw(key, entry, name, cache);
+    } catch (const std::bad_alloc&) {
+      return error(Code::out_of_memory, "", "a kernel's code", "more", "no more");
+    }
+  }
+
+  Status build_or_throw(const KernelKey& key, Entry& entry, std::string_view name,
+                        DiskCache* cache) {
     if (!broken.empty()) return error(Code::codegen_failed, "", broken);
     FERRULE_ASSIGN(CpuIsa isa, cpu_isa(key.target));
     FERRULE_TRY(runs_here(isa));

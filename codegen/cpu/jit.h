@@ -25,7 +25,7 @@ class CpuJit {
 
   /// `name`: for the symbol, made an identifier; of the first caller where keys are equal. `cache`:
   /// where object code is looked for and left; may be null. errors: unknown_target,
-  /// target_not_here, unsupported_type, codegen_failed.
+  /// target_not_here, unsupported_type, codegen_failed, out_of_memory.
   Result<std::shared_ptr<const CompiledKernel>> compile(const KernelKey& key,
                                                         std::string_view name = "kernel",
                                                         DiskCache* cache = nullptr);

@@ -29,7 +29,7 @@ class Residence {
   void hold();
   void let_go();
   /// The whole pages go back until require(). false: they are held, or there are none. Nobody may
-  /// be reading.
+  /// be reading: who reads while other threads make plans holds the bytes meanwhile.
   bool give_back(Restore restore);
 
   /// What somebody computed from the bytes and asks for again, so that they need not come for it;

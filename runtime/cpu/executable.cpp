@@ -208,6 +208,8 @@ void CpuExecutable::hold_weights() {
     if (const Tensor* t = g.value(ValueId{v}).dead ? nullptr : g.constant(ValueId{v});
         t && t->residence())
       weights_.emplace(v, t->residence());
+  for (ValueId v : g.outputs())  // a run copies them
+    if (auto it = weights_.find(v.index); it != weights_.end()) ++it->second.readers;
   for (const LoweredLayer& layer : lowered_.layers)
     for (const Launch& l : layer.launches) {
       for (ValueId v : l.inputs)

@@ -86,7 +86,7 @@ class CpuExecutable final : public Executable {
   /// packed.
   struct Held {
     std::shared_ptr<Residence> residence;
-    int readers = 0;  ///< launches
+    int readers = 0;  ///< launches, and the model's outputs
     Held(std::shared_ptr<Residence> r) : residence(std::move(r)) { residence->hold(); }
     Held(Held&& other) noexcept = default;
     ~Held() { let_go(); }

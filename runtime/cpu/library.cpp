@@ -107,6 +107,14 @@ std::optional<Packed> PackCache::find(const Tensor& tensor, Same&& same) {
   return std::nullopt;
 }
 
+void PackCache::add(const Tensor& tensor, Entry entry) {
+  if (entries_.size() >= most_) {
+    std::erase_if(entries_, [](const auto& e) { return e.second.owner.expired(); });
+    most_ = std::max<size_t>(64, 2 * entries_.size());
+  }
+  entries_.emplace(tensor.address(), std::move(entry));
+}
+
 Packed PackCache::pack(const dnnl::engine& engine, dnnl::stream& stream, const Tensor& tensor,
                        const memory::desc& from, const memory::desc& to, float scale) {
   std::lock_guard lock(mutex_);
@@ -141,13 +149,13 @@ Packed PackCache::pack(const dnnl::engine& engine, dnnl::stream& stream, const T
     packed.data = buffer.get();
     packed.buffer = std::move(buffer);
   }
-  entries_.emplace(tensor.address(), Entry{from,
-                                           to,
-                                           scale,
-                                           {},
-                                           packed.owner,
-                                           packed.buffer,
-                                           {nullptr, packed.data, packed.bytes, nullptr}});
+  add(tensor, {from,
+               to,
+               scale,
+               {},
+               packed.owner,
+               packed.buffer,
+               {nullptr, packed.data, packed.bytes, nullptr}});
   return packed;
 }
 
@@ -160,13 +168,13 @@ Packed PackCache::derive(const Tensor& tensor, std::string_view recipe, int64_t 
   fill(buffer.get());
   Packed packed{std::make_shared<const std::pair<Tensor, std::shared_ptr<void>>>(tensor, buffer),
                 buffer.get(), bytes, buffer};
-  entries_.emplace(tensor.address(), Entry{{},
-                                           {},
-                                           1,
-                                           std::string(recipe),
-                                           packed.owner,
-                                           buffer,
-                                           {nullptr, packed.data, bytes, nullptr}});
+  add(tensor, {{},
+               {},
+               1,
+               std::string(recipe),
+               packed.owner,
+               buffer,
+               {nullptr, packed.data, bytes, nullptr}});
   return packed;
 }
 

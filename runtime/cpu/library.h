@@ -42,6 +42,11 @@ class PackCache {
   /// std::bad_alloc.
   Packed derive(const Tensor& tensor, std::string_view recipe, int64_t bytes,
                 const std::function<void(void*)>& fill);
+  /// Constants that it remembers; of those that are gone no more than of the others, or 64.
+  size_t entries() const {
+    const std::lock_guard lock(mutex_);
+    return entries_.size();
+  }
 
  private:
   struct Entry {
@@ -53,8 +58,10 @@ class PackCache {
     std::weak_ptr<void> buffer;
     Packed packed;  ///< without owner and buffer
   };
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::multimap<const void*, Entry> entries_;
+  size_t most_ = 64;  ///< entries, until those whose constants are gone are looked for
+  void add(const Tensor& tensor, Entry entry);
   /// The entry of `tensor` for which `same` holds, if it is still alive.
   template <class Same>
   std::optional<Packed> find(const Tensor& tensor, Same&& same);

@@ -27,9 +27,14 @@
 namespace ferrule {
 namespace {
 
-constexpr int kSeconds = 10;                       // of computing, for one model, all four ways
-constexpr unsigned kWait = 300;                    // and of the clock, should it wait for ever
-constexpr rlim_t kAddressSpace = rlim_t{8} << 30;  // of a child
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool kSanitized = true;  // it computes longer and reserves terabytes of address space
+#else
+constexpr bool kSanitized = false;
+#endif
+constexpr int kSeconds = kSanitized ? 60 : 10;  // of computing, for one model, all four ways
+constexpr unsigned kWait = 300;                 // and of the clock, should it wait for ever
+constexpr rlim_t kAddressSpace = kSanitized ? RLIM_INFINITY : rlim_t{8} << 30;  // of a child
 constexpr int kChildren = 2;
 
 /// How far models came; all processes add to it.

@@ -80,14 +80,15 @@ std::shared_ptr<const Widened> widened(const Tensor& t) {
   static std::mutex mutex;
   static std::map<const void*, std::weak_ptr<const Widened>> known;
   std::lock_guard lock(mutex);
-  std::weak_ptr<const Widened>& entry = known[t.data()];
-  if (auto found = entry.lock();
-      found && found->first.dtype() == t.dtype() && found->first.dims() == t.dims())
-    return found;
+  if (const auto it = known.find(t.address()); it != known.end())
+    if (auto found = it->second.lock();
+        found && found->first.dtype() == t.dtype() && found->first.dims() == t.dims())
+      return found;
+  std::erase_if(known, [](const auto& entry) { return entry.second.expired(); });
   auto [wide, data] = Tensor::allocate(DType::f32, t.dims());
   widen(t.dtype(), t.data(), data, t.numel());
   auto made = std::make_shared<const Widened>(t, std::move(wide));
-  entry = made;
+  known[t.address()] = made;
   return made;
 }
 

@@ -4,6 +4,7 @@
 // applied where the results are written.
 #include <algorithm>
 #include <cmath>
+#include <mutex>
 
 #include "runtime/cpu/kernels/vector_tail.h"
 #include "runtime/cpu/kernels/vector_work.h"
@@ -65,10 +66,30 @@ struct Schedule {
   int threads = 1;
 };
 
-/// The model's weights; they are written again if they were given back.
-const float* own_weights(const void* tensor) {
-  return static_cast<const Tensor*>(tensor)->as<float>().data();
-}
+/// The model's weights during one run; they are written again if they were given back. From when
+/// they are asked for until the run ends they are held: another thread may be making a plan that
+/// would give them back.
+class OwnWeights {
+ public:
+  explicit OwnWeights(const Tensor& weights) : weights_(weights) {}
+  OwnWeights(const OwnWeights&) = delete;
+  ~OwnWeights() {
+    if (held_) weights_.residence()->let_go();
+  }
+  static const float* of(void* self) { return static_cast<OwnWeights*>(self)->data(); }
+
+ private:
+  const float* data() {
+    std::call_once(asked_, [&] {
+      held_ = weights_.residence() != nullptr;
+      if (held_) weights_.residence()->hold();
+    });
+    return weights_.as<float>().data();
+  }
+  const Tensor& weights_;
+  std::once_flag asked_;
+  bool held_ = false;
+};
 
 class Winograd final : public Kernel {
  public:
@@ -111,11 +132,12 @@ class Winograd final : public Kernel {
 
   Status run() override {
     const std::vector<Step>& steps = tail_.steps();
+    OwnWeights weights(weights_);
     Tensors t{data(x_),
               zeros_.data(),
               static_cast<const float*>(u_.data),
-              &weights_,
-              own_weights,
+              &weights,
+              OwnWeights::of,
               nullptr,
               steps.data(),
               static_cast<int>(steps.size()),

@@ -57,9 +57,9 @@ struct Tensors {
   const float* x = nullptr;
   const float* zeros = nullptr;  ///< Shape::c zeros, read outside the image
   const float* u = nullptr;
-  const void* tensor = nullptr;
-  const float* (*weights)(const void* tensor) =
-      nullptr;                  ///< as in the model: [output channel][input channel][3][3]
+  void* own = nullptr;
+  /// As in the model: [output channel][input channel][3][3].
+  const float* (*weights)(void* own) = nullptr;
   const float* bias = nullptr;  ///< may be null
   const Step* steps = nullptr;
   int count = 0;  ///< of the steps

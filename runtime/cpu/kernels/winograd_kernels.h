@@ -206,7 +206,7 @@ struct Results {
 inline float direct(const Shape& s, const Tensors& t, const Place& at, int64_t i, int64_t j,
                     int64_t k) {
   float sum = 0;
-  const float* weights = t.weights(t.tensor) + k * s.c * 9;
+  const float* weights = t.weights(t.own) + k * s.c * 9;
   for (int64_t tap = 0; tap < 9; ++tap) {
     const int64_t iy = at.y + i + tap / 3 - s.pad_top, ix = at.x + j + tap % 3 - s.pad_left;
     if (iy < 0 || ix < 0 || iy >= s.h || ix >= s.w) continue;

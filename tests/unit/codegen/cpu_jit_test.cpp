@@ -1,9 +1,11 @@
 #include "codegen/cpu/jit.h"
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <thread>
@@ -285,6 +287,49 @@ TEST_CASE("kernels that nobody holds are unloaded, beyond a number, and no other
   for (std::thread& t : threads) t.join();
   CHECK(wrong == 0);
   jit.keep_at_most(1024);
+}
+
+TEST_CASE("a kernel for which there was no memory is refused, and may be asked for again") {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  MESSAGE("skipped: a sanitizer takes more address space than any bound, and ends without it");
+#else
+  namespace fs = std::filesystem;
+  std::string root = (fs::temp_directory_path() / "ferrule-jit-XXXXXX").string();
+  REQUIRE(mkdtemp(root.data()));
+  ProgramBuilder b;
+  b.output(b.op(Prim::mul, DType::f32, {b.input(DType::f32), b.constant(DType::f32, 77.125, 0)}));
+  const KernelKey key{
+      b.take(), {InnerStride::contiguous, InnerStride::contiguous}, "cpu-avx2", false};
+  CpuJit& jit = CpuJit::instance();
+  const auto cache = DiskCache::open(root, int64_t{1} << 30);
+  REQUIRE(jit.compile(key, "k", cache.get()));
+  jit.keep_at_most(0);  // the next one comes from the cache
+  jit.keep_at_most(1024);
+  // A file that became so large that it cannot be read.
+  constexpr rlim_t kRoom = rlim_t{64} << 20;
+  for (const auto& file : fs::directory_iterator(cache->folder()))
+    if (file.path().filename().string().size() == 32) fs::resize_file(file.path(), 2 * kRoom);
+  rlim_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_AS, &before) == 0);
+  const rlimit little{pages * 4096 + kRoom, before.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_AS, &little) == 0);
+  std::optional<Code> codes[2];
+  for (auto& code : codes) {  // the second asks for what the first has left
+    try {
+      const auto kernel = jit.compile(key, "k", cache.get());
+      if (!kernel) code = kernel.error().code;
+    } catch (const std::bad_alloc&) {
+      break;
+    }
+  }
+  REQUIRE(setrlimit(RLIMIT_AS, &before) == 0);
+  CHECK(codes[0] == Code::out_of_memory);
+  CHECK(codes[1] == Code::out_of_memory);
+  if (codes[0]) CHECK(jit.compile(key, "k", cache.get()));  // damaged, and so compiled anew
+  fs::remove_all(root);
+#endif
 }
 
 TEST_CASE("a kernel that was refused may be asked for again") {

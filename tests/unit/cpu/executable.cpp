@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <thread>
 
 #include "runtime/parallel.h"
 #include "tests/unit/cpu/plans.h"
@@ -310,6 +311,27 @@ TEST_CASE(
   small.check_run(*q);
 }
 
+TEST_CASE("packed constants are shared while somebody has them, and then forgotten") {
+  constexpr int64_t kSize = 32, kAlive = 100, kGone = 2000;
+  PackCache packs;
+  Library library(&packs);
+  const Tensor all = random_tensor({kAlive + kGone + kSize * kSize}, 5);
+  const memory::desc from({kSize, kSize}, memory::data_type::f32, memory::format_tag::ab),
+      to({kSize, kSize}, memory::data_type::f32, memory::format_tag::ba);
+  auto pack = [&](int64_t k) {
+    const auto* bytes = all.as<float>().data() + k;  // each at an address of its own
+    return library.pack(Tensor(DType::f32, {kSize, kSize}, nullptr, bytes), from, to);
+  };
+  std::vector<Packed> alive;
+  for (int64_t k = 0; k < kAlive; ++k) alive.push_back(pack(k));
+  for (int64_t k = kAlive; k < kAlive + kGone; ++k) {
+    pack(k);
+    library.reversible.clear();
+  }
+  CHECK(packs.entries() <= 2 * kAlive);
+  for (int64_t k = 0; k < kAlive; ++k) CHECK(pack(k).data == alive[static_cast<size_t>(k)].data);
+}
+
 TEST_CASE("a Winograd kernel asks for the model's weights where a sum is not finite") {
   const int64_t before = Residence::given_back();
   constexpr int64_t kChannels = 64;
@@ -343,12 +365,49 @@ TEST_CASE("a Winograd kernel asks for the model's weights where a sum is not fin
   CHECK(wrong == 0);
 }
 
+TEST_CASE("a Winograd kernel's run reads weights that another thread would give back") {
+  constexpr int64_t kChannels = 64;
+  const Dims dims = {kChannels, kChannels, 3, 3};
+  const Tensor weights = random_tensor(dims, 5), copy = random_tensor(dims, 5);
+  Model m;
+  ValueId x = m.input({1, kChannels, 28, 28});
+  m.graph.add_output(
+      m.node("Conv", {x, m.constant(weights)},
+             {{"kernel_shape", Dims{3, 3}}, {"pads", Dims{1, 1, 1, 1}}, {"group", int64_t{1}}},
+             {1, kChannels, 28, 28}));
+  auto backend = make_cpu_backend();
+  auto p = prepare(m.graph, {}, backend.get());
+  auto inputs = inputs_of(m.graph, 4);
+  auto* image = const_cast<float*>(inputs[0].as<float>().data());
+  for (int64_t k = 0; k < inputs[0].numel(); k += 97) image[k] = kInf;
+  const auto want = p->executable->run_tensors(inputs);
+  REQUIRE(want.has_value());
+  std::atomic<bool> done = false;
+  std::thread planner([&] {  // each plan for another size of the image does this once
+    while (!done)
+      weights.residence()->give_back(
+          [&](void* to) { std::memcpy(to, copy.data(), static_cast<size_t>(copy.bytes())); });
+  });
+  int wrong = 0;
+  for (int k = 0; k < 20; ++k) {
+    const auto got = p->executable->run_tensors(inputs);
+    wrong += !got || !(*got)[0].identical((*want)[0]);
+  }
+  done = true;
+  planner.join();
+  CHECK(wrong == 0);
+}
+
 TEST_CASE("weights stay while somebody reads them as they are") {
   const int64_t before = Residence::given_back();
   auto backend = make_cpu_backend();
   Weighty t;
   ValueId x = t.m.input({1, Weighty::kChannels, 6, 6});
   SUBCASE("a second layer reads the same value") { t.m.graph.add_output(t.conv(t.conv(x, 6), 6)); }
+  SUBCASE("they are a result, too, which each run copies") {
+    t.m.graph.add_output(t.conv(x, 6));
+    t.m.graph.add_output(t.w);
+  }
   SUBCASE("another value has the same bytes, and a kernel reads them in place") {
     t.m.graph.add_output(t.conv(x, 6));
     ValueId table = t.m.constant(t.weights.reshaped({Weighty::kChannels, Weighty::kChannels}));
