@@ -113,7 +113,7 @@ def generated(report, scratch):
         done = run("run", model, "--rules", folder, "--no-interpreter")
         report.check(f"{how}: a kernel runs", None if done.code == OK else done.tail())
         done = run("explain", model, "--rules", folder, "--target", "cpu-avx512")
-        report.check(f"{how}: one layer", None if "-> 1 layers, 1 kernels," in done.out and contract in done.out else done.tail() + done.out)
+        report.check(f"{how}: one layer", None if "-> 1 layer, 1 kernel," in done.out and contract in done.out else done.tail() + done.out)
 
 
 def targets(report, scratch):
