@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/base/diagnostics.h"
+#include "engine/base/join.h"
 #include "engine/base/suggest.h"
 #include "engine/graph/verify.h"
 #include "engine/interpreter/interpreter.h"
@@ -22,8 +23,10 @@ namespace {
 
 std::string phase_line(const Phase& phase, size_t layers) {
   std::string text = phase.log.empty() ? "After " + phase.id + ": {layers} layers" : phase.log;
-  if (size_t at = text.find("{layers}"); at != std::string::npos)
-    text.replace(at, 8, std::to_string(layers));
+  for (const auto& [said, with] : {std::pair{"{layers} layers", counted(layers, "layer")},
+                                   {"{layers}", std::to_string(layers)}})
+    if (size_t at = text.find(said); at != std::string::npos)
+      text.replace(at, std::string_view(said).size(), with);
   return text;
 }
 

@@ -1,5 +1,7 @@
-// Lists in texts: "a, b and c".
+// Lists and counts in texts: "a, b and c", "1 layer", "2 layers".
 #pragma once
+#include <fmt/format.h>
+
 #include <functional>
 #include <iterator>
 #include <string>
@@ -20,6 +22,12 @@ std::string joined(const Range& all, const Text& text = {}, std::string_view bet
     --left;
   }
   return out;
+}
+
+/// "1 layer", "2 layers". `what`: of one; its plural ends in s.
+template <class Count>
+std::string counted(Count n, std::string_view what) {
+  return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
 }
 
 }  // namespace ferrule

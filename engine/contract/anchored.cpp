@@ -4,6 +4,7 @@
 #include <array>
 
 #include "engine/base/diagnostics.h"
+#include "engine/base/join.h"
 #include "engine/contract/broadcast.h"
 #include "engine/contract/epilogue.h"
 #include "engine/contract/library_tail.h"
@@ -74,14 +75,18 @@ Accept accepts_tail(const Graph& g, NodeId anchor, std::span<const NodeId> tail,
   const ValueId from = g.node(anchor).outputs[0];
   const bool any_spread = facts.generated_tail || spreads_any(facts.library);
   if (facts.max_epilogue_ops < static_cast<int>(tail.size()))
-    return no(fmt::format("{} operators stand behind the {}, and its epilogue takes {}",
-                          tail.size(), contract, facts.max_epilogue_ops));
+    return no(fmt::format("{} stand{} behind the {}, and its epilogue takes {}",
+                          counted(tail.size(), "operator"), tail.size() == 1 ? "s" : "", contract,
+                          facts.max_epilogue_ops));
   ValueId last = g.node(tail.back()).outputs[0];
   std::array<ValueId, 1> outputs{last};
   auto region = lower_region(ops, g, tail, outputs);
   if (!region) return no(region.error().reason());
   const Type& y = type_of(g, from);
-  if (type_of(g, last).dtype != y.dtype) return no("the tail changes the element type");
+  if (const DType made = type_of(g, last).dtype; made != y.dtype)
+    return no(fmt::format("{} is {}, and {} is {}: an epilogue keeps the type",
+                          escape(g.value(last).name), name(made), escape(g.value(from).name),
+                          name(y.dtype)));
   uint32_t result = 0xffffffffu;
   int operands = 0;
   for (size_t k = 0; k < region->inputs.size(); ++k) {
@@ -109,14 +114,14 @@ Accept accepts_tail(const Graph& g, NodeId anchor, std::span<const NodeId> tail,
   }
   if (result == 0xffffffffu) return no("the tail does not read the result");
   if (operands > facts.max_operands)
-    return no(
-        fmt::format("the operators behind the {} read {} more tensors, and its epilogue takes {}",
-                    contract, operands, facts.max_operands));
+    return no(fmt::format("the operators behind the {} read {}, and its epilogue takes {}",
+                          contract, counted(operands, "more tensor"), facts.max_operands));
   if (facts.generated_tail) return yes();
   const auto steps = to_post_ops(region->program, result, Deviations::all);
   if (!steps && tail.size() > kMostPostOps)
-    return no(fmt::format("{} operators stand behind the {}, and its epilogue takes {}",
-                          tail.size(), contract, kMostPostOps));
+    return no(fmt::format("{} stand{} behind the {}, and its epilogue takes {}",
+                          counted(tail.size(), "operator"), tail.size() == 1 ? "s" : "", contract,
+                          kMostPostOps));
   if (!steps) return no("the library has no epilogue for " + operators_of(g, tail));
   const bool image = y.rank() >= 3;  // windows slide over channels-last images
   return library_takes({&target, contract, &g, anchor, image, *steps, region->inputs});

@@ -8,6 +8,7 @@
 #include <queue>
 
 #include "engine/base/diagnostics.h"
+#include "engine/base/join.h"
 #include "engine/graph/open_sizes.h"
 #include "engine/group/group.h"
 #include "engine/match/facts.h"
@@ -217,10 +218,10 @@ class Tail {
       if (std::ranges::find(read_, v) == read_.end() && !single(v)) ++read;
     if (read > static_cast<size_t>(spec_.max_inputs)) {
       if (!refused_) {
-        refused_ = structure(
-            c, fmt::format("the operators after it would read {} more tensors than it does; the "
-                           "rule allows {} (its parameter max_inputs)",
-                           read, spec_.max_inputs));
+        refused_ =
+            structure(c, fmt::format("the operators after it would read {} than it does; the "
+                                     "rule allows {} (its parameter max_inputs)",
+                                     counted(read, "more tensor"), spec_.max_inputs));
         refused_->of_tail = true;
       }
       return false;

@@ -95,7 +95,7 @@ class Regions {
         if (r.root == n) return r.why;
     PatternExpr of;
     of.ops = spec_.ops, of.classes = spec_.classes;
-    return fmt::format("{} is no {}", node_text(g_, n), head_words(of));
+    return fmt::format("{} is no {}", node_text(g_, n), head_words(of, false));
   }
 
   /// The regions by their first member, members in topological order.

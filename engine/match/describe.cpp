@@ -7,14 +7,18 @@
 
 namespace ferrule {
 
-std::string head_words(const PatternExpr& e) {
+std::string head_words(const PatternExpr& e, bool article) {
+  auto one = [article](std::string what) {
+    const bool vowel = std::string_view("aeiou").find(what[0]) != std::string_view::npos;
+    return !article ? what : (vowel ? "an " : "a ") + what;
+  };
   std::vector<std::string> all;
-  for (std::string op : e.ops)
-    all.push_back(op.starts_with("group.") ? op.substr(6) + " layer" : std::move(op));
+  for (const std::string& op : e.ops)
+    all.push_back(op.starts_with("group.") ? one(op.substr(6) + " layer") : op);
   for (const std::string& c : e.classes)
-    all.push_back(c.starts_with("group.") ? c.substr(6) + " layer"
-                  : c == "group"          ? "fused layer"
-                                          : c + " operator");
+    all.push_back(one(c.starts_with("group.") ? c.substr(6) + " layer"
+                      : c == "group"          ? "fused layer"
+                                              : c + " operator"));
   return joined(all, {}, ", ", " or ");
 }
 

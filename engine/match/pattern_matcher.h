@@ -136,8 +136,9 @@ class Matcher {
   std::list<Assignment> assignments_;
 };
 
-/// A call's head in words: "Add, Sum or pointwise operator", "gemm layer".
-std::string head_words(const PatternExpr& e);
+/// A call's head in words: "Add, Sum or a pointwise operator", "a gemm layer"; without articles
+/// behind "no".
+std::string head_words(const PatternExpr& e, bool article = true);
 /// A call's head as the rule wrote it (an operator, a set of them, a class).
 std::string head_text(const PatternExpr& e);
 /// `"name" (Op)` for messages.

@@ -189,10 +189,10 @@ std::string head_of(const RegionSpec& spec) {
   return head_text(e);
 }
 
-std::string words_of(const RegionSpec& spec) {
+std::string words_of(const RegionSpec& spec, bool article) {
   PatternExpr e;
   e.ops = spec.ops, e.classes = spec.classes;
-  return head_words(e);
+  return head_words(e, article);
 }
 
 std::vector<std::string> origins(const Graph& g, std::span<const NodeId> nodes) {

@@ -196,7 +196,12 @@ std::optional<Draft> Inquiry::State::consider(const Rule& rule,
     std::set<std::string> nodes;
     for (const auto& [_, n] : c.found.trace.nodes) nodes.insert(start.node(n).name);
     for (size_t k = snaps[p].steps; k < snaps[p + 1].steps && c.c.taken_by.empty(); ++k)
-      if (const Step& s = o.fused.journal.steps[k]; takes(s, nodes)) c.c.taken_by = step_text(s, k);
+      if (const Step& s = o.fused.journal.steps[k]; takes(s, nodes)) {
+        // The rule has them, in their right places: in these it did not want them.
+        if (s.rule == rule.id && c.found.rejection.stage == Rejection::Stage::structure)
+          return std::nullopt;
+        c.c.taken_by = step_text(s, k);
+      }
   }
   return c;
 }
@@ -318,7 +323,7 @@ std::string Inquiry::State::otherwise(const std::vector<std::string>& names,
 std::string Inquiry::State::not_for(const Rule& rule, const std::vector<std::string>& asked) const {
   std::string what;
   if (rule.match.lines.empty())
-    what = "joins " + words_of(rule.region);
+    what = "joins several nodes, each " + words_of(rule.region);
   else if (const PatternExpr& root = *rule.match.root().expr;
            root.kind == PatternExpr::Kind::call && rule.region.ops.empty() &&
            rule.region.classes.empty())
@@ -388,6 +393,19 @@ std::string reason(const Considered& c) {
   return text;
 }
 
+bool for_others(const Draft& c, const Subjects& subjects, const Semantics& ops) {
+  constexpr size_t kOfOthers = 2;  // nodes that a rule for others may have taken
+  const MatchTrace& t = c.found.trace;
+  if (subjects.size() != 2 || c.c.state != Considered::State::refused ||
+      c.found.rejection.stage != Rejection::Stage::structure || !c.found.path.empty() ||
+      !t.failed || t.failed->kind != PatternExpr::Kind::call || t.nodes.size() > kOfOthers)
+    return false;
+  const Graph& g = *c.found.graph;
+  const NodeId at = t.value ? g.value(t.value).producer : t.node;
+  return at && !has_head(g.node(at), t.failed->ops, t.failed->classes, ops) &&
+         std::ranges::any_of(subjects, [&](const auto& s) { return contains(s, at); });
+}
+
 std::vector<Draft> Inquiry::State::candidates(const std::vector<std::string>& asked,
                                               const Rule* only,
                                               const std::vector<std::string>& path) {
@@ -403,7 +421,9 @@ std::vector<Draft> Inquiry::State::candidates(const std::vector<std::string>& as
     auto c = consider(*rule, asked, fired.contains(rule->id));
     if (!c) continue;
     describe(*c);
-    if (!only && !concerns(*c, o, attempts.subjects(*c->found.graph, asked), path)) continue;
+    if (!only && (for_others(*c, attempts.subjects(*c->found.graph, asked), o.knowledge->ops) ||
+                  !concerns(*c, o, attempts.subjects(*c->found.graph, asked), path)))
+      continue;
     c->c.bytes = bytes_between(*c, asked);
     propose(*c, o, attempts);
     c->worth = worth(*c);
@@ -462,9 +482,10 @@ std::vector<Draft> Inquiry::State::at_one_end(const std::vector<std::string>& na
       const MatchTrace& t = c.found.trace;
       const NodeId at = t.value ? g.value(t.value).producer : t.node;
       const bool fuses = c.c.rule->kind == RuleKind::absorb || c.c.rule->kind == RuleKind::window;
-      const bool end = at && std::ranges::any_of(names, [&](const std::string& name) {
-                         return contains(g.node(at).origins, name);
-                       });
+      // Of a path through two layers the edge between them is asked about, and its ends were.
+      const bool end =
+          at && std::ranges::any_of(std::array{names[0], names[1], path.front(), path.back()},
+                                    [&](const auto& n) { return contains(g.node(at).origins, n); });
       const bool between = fuses && t.failed && on_path(at) && !end && c.c.matched_nodes > 0;
       const bool structural = c.found.rejection.stage == Rejection::Stage::structure;
       const bool recognised = recognises(*c.c.rule) && value_missed(c, o.knowledge->ops) &&

@@ -90,7 +90,7 @@ std::vector<std::string> origins(const Graph& g, std::span<const NodeId> nodes);
 std::string joined(const std::vector<std::string>& names, size_t most = 8);
 /// What `of:` names, as the rule writes it, and in words.
 std::string head_of(const RegionSpec& spec);
-std::string words_of(const RegionSpec& spec);
+std::string words_of(const RegionSpec& spec, bool article = true);
 
 /// Bytes of values; sizes that are open get likely ones, so that values can be compared.
 class Sizes {
@@ -181,6 +181,9 @@ bool value_missed(const Draft& c, const Semantics& ops);
 double worth(const Draft& c);
 /// Whether `a` says more than `b`: what it would win, then how near it came.
 bool leads(const Draft& a, const Draft& b);
+/// Of two nodes: one is not the operator that the rule wants there, and it took little else. It is
+/// a rule for others.
+bool for_others(const Draft& c, const Subjects& subjects, const Semantics& ops);
 
 /// The phase's place in the pipeline.
 size_t phase_of(const RuleSet& rules, const Rule& rule);

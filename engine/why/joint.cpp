@@ -58,16 +58,14 @@ std::pair<bool, std::string> ended(const Graph& g, const Rule& rule,
   const std::vector<NodeId> other = kernel_of(b);
   for (const auto& nodes : {both, other})
     if (nodes.size() >= static_cast<size_t>(rule.region.max_ops))
-      return {
-          true,
-          fmt::format("the layer has {} nodes, as many as the rule allows (its parameter max_ops)",
-                      nodes.size())};
+      return {true,
+              fmt::format("the layer has {}, as many as the rule allows (its parameter max_ops)",
+                          counted(nodes.size(), "node"))};
   both.push_back(b);
   if (const size_t read = tensors_read(g, both); read > static_cast<size_t>(rule.region.max_inputs))
     return {true,
-            fmt::format(
-                "the layer would read {} tensors; the rule allows {} (its parameter max_inputs)",
-                read, rule.region.max_inputs)};
+            fmt::format("the layer would read {}; the rule allows {} (its parameter max_inputs)",
+                        counted(read, "tensor"), rule.region.max_inputs)};
   both.insert(both.end(), other.begin(), other.end());
   if (both.size() > static_cast<size_t>(rule.region.max_ops))
     return {true,
@@ -136,7 +134,8 @@ std::optional<Found> Attempts::region(const Rule& rule, const Graph& g, const Su
       const Rejection* said = r.trace.refused_at(other);
       if (!said) said = r.trace.refused_at(n);
       std::string why = r.edges ? r.edges(e.from, e.value, e.to) : said ? said->why : std::string();
-      if (!r.edges && !said && !of_rule(other)) why = fmt::format("it is no {}", words_of(spec));
+      if (!r.edges && !said && !of_rule(other))
+        why = fmt::format("it is no {}", words_of(spec, false));
       if (why.empty()) {
         const auto [limit, text] = ended(g, rule, r.matches, n, other);
         f.rejection.of_tail |= limit;

@@ -308,8 +308,12 @@ Result<PairAnswer> Inquiry::pair(std::string_view first, std::string_view second
       if (std::ranges::any_of(all, [&](const Draft& x) { return x.c.rule == c.c.rule; })) continue;
       all.push_back(std::move(c));
     }
-  if (!only)
+  if (!only) {
+    std::erase_if(all, [&](const Draft& c) {
+      return for_others(c, s.attempts.subjects(*c.found.graph, names), s.o.knowledge->ops);
+    });
     for (Draft& c : s.not_removed(out.blockers, bytes)) all.push_back(std::move(c));
+  }
   std::ranges::stable_sort(all, leads);
   if (!left.empty()) {  // the one that did not take the reader might have
     std::vector<Draft> own = s.candidates({left, reader}, only);

@@ -2,6 +2,7 @@
 // and without it.
 #include <iostream>
 
+#include "engine/base/join.h"
 #include "runtime/ablate.h"
 #include "runtime/cli/cli.h"
 
@@ -40,8 +41,8 @@ void print(const std::string& model, const std::string& target, const Ablation& 
            const AblateOptions& o) {
   const auto rows = shown(a, o.worse);
   if (rows.empty() && o.worse) return;
-  std::cout << fmt::format("{} on {}: {} kernels, {} bytes{}\n", escape(model), target,
-                           a.with.kernels, a.with.bytes,
+  std::cout << fmt::format("{} on {}: {}, {}{}\n", escape(model), target,
+                           counted(a.with.kernels, "kernel"), counted(a.with.bytes, "byte"),
                            a.with.open ? " (symbolic sizes count as 1: pass --shapes)" : "");
   std::cout << fmt::format("  {:<36} {:>6} {:>9} {:>7} {:>14}\n", "without", "fired", "kernels", "",
                            "bytes");

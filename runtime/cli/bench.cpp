@@ -9,6 +9,7 @@
 #include <iostream>
 
 #include "codegen/cpu/jit.h"
+#include "engine/base/join.h"
 #include "runtime/cli/progress.h"
 #include "runtime/cli/tensors.h"
 #include "runtime/cli/terminal.h"
@@ -81,7 +82,7 @@ Latency summarise(const std::vector<double>& ms) {
                second = half ? median_of({ms.begin() + static_cast<long>(half), ms.end()}) : 0;
   constexpr size_t kFew = 10;
   if (ms.size() < kFew)
-    l.unstable = fmt::format("only {} runs; --seconds gives it more time", ms.size());
+    l.unstable = fmt::format("only {}; --seconds gives it more time", counted(ms.size(), "run"));
   else if (l.sure.high - l.sure.low > 2 * kStable * l.median)
     l.unstable = fmt::format("the median is known to {:.0f} % only",
                              50 * (l.sure.high - l.sure.low) / l.median);
@@ -359,9 +360,9 @@ Result<Exit> compare_two(const Common& common, const BenchOptions& o) {
   }
   char letter = 'A';
   for (const Side* s : {&a, &b}) {
-    std::cout << fmt::format("{}  {} on {}, {} layers\n   {}\n", letter++, escape(s->name),
-                             ran_on(*s->compiled), s->compiled->plan().layers.size(),
-                             text_of(s->latency, 3));
+    std::cout << fmt::format(
+        "{}  {} on {}, {}\n   {}\n", letter++, escape(s->name), ran_on(*s->compiled),
+        counted(s->compiled->plan().layers.size(), "layer"), text_of(s->latency, 3));
     if (!s->latency.unstable.empty()) std::cout << "   unstable: " << s->latency.unstable << "\n";
   }
   std::cout << fmt::format(
@@ -428,8 +429,8 @@ Result<Exit> body(const Common& common, const BenchOptions& o) {
                 {"then", others}});
     return Exit::ok;
   }
-  std::cout << fmt::format("{} on {}, {} layers, {} kernels\n", escape(common.model), ran_on(*p),
-                           p->plan().layers.size(), kernels);
+  std::cout << fmt::format("{} on {}, {}, {}\n", escape(common.model), ran_on(*p),
+                           counted(p->plan().layers.size(), "layer"), counted(kernels, "kernel"));
   constexpr size_t kColumn = 9;
   std::cout << "latency  " << text_of(l, kColumn) << "\n";
   if (!l.unstable.empty()) std::cout << "unstable " << l.unstable << "\n";
@@ -440,9 +441,10 @@ Result<Exit> body(const Common& common, const BenchOptions& o) {
     std::cout << fmt::format(
         "device   median {:.3f} ms, without the copies of inputs and outputs\n", l.device);
   std::cout << fmt::format(
-      "start-up load {:.1f} ms  plan {:.1f} ms  compile {:.1f} ms  cache {} hits, {} misses\n",
-      p->timings().load_ms, p->timings().plan_ms, p->timings().compile_ms, p->timings().cache_hits,
-      p->timings().cache_misses);
+      "start-up load {:.1f} ms  plan {:.1f} ms  compile {:.1f} ms  cache {}, {} {}\n",
+      p->timings().load_ms, p->timings().plan_ms, p->timings().compile_ms,
+      counted(p->timings().cache_hits, "hit"), p->timings().cache_misses,
+      p->timings().cache_misses == 1 ? "miss" : "misses");
   std::cout << fmt::format(
       "memory   {:.1f} MiB growth, of it {:.1f} arena, {:.1f} packed weights; {:.1f} of the "
       "model's weights released\n",
@@ -452,8 +454,8 @@ Result<Exit> body(const Common& common, const BenchOptions& o) {
       static_cast<double>(Residence::given_back()) / 1048576);
   for (const Then& t : then)
     std::cout << fmt::format(
-        "then     {}: plan {:.1f} ms, library primitives {:.1f} ms, {} kernels compiled\n",
-        escape(t.shapes), t.plan_ms, t.compile_ms, t.kernels_compiled);
+        "then     {}: plan {:.1f} ms, library primitives {:.1f} ms, {} compiled\n",
+        escape(t.shapes), t.plan_ms, t.compile_ms, counted(t.kernels_compiled, "kernel"));
   if (layers) {
     FERRULE_ASSIGN(Profiler profiler, profile(p->executable(), b, p->plan().layers.size(), 20));
     print_layers(p->plan(), profiler);

@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "engine/base/diagnostics.h"
+#include "engine/base/join.h"
 #include "runtime/cli/cli.h"
 
 namespace ferrule::cli {
@@ -42,10 +43,10 @@ Result<Exit> stat(const Common& common) {
                 {"unfinished", c.parts}});
     return Exit::ok;
   }
-  std::cout << fmt::format(
-      "{}: {} kernels, {:.1f} MiB of at most {:.1f} MiB\n", escape(o.cache->folder()), c.entries,
-      static_cast<double>(c.bytes) / 1048576, static_cast<double>(o.limit) / 1048576);
-  if (c.parts) std::cout << fmt::format("{} unfinished files\n", c.parts);
+  std::cout << fmt::format("{}: {}, {:.1f} MiB of at most {:.1f} MiB\n", escape(o.cache->folder()),
+                           counted(c.entries, "kernel"), static_cast<double>(c.bytes) / 1048576,
+                           static_cast<double>(o.limit) / 1048576);
+  if (c.parts) std::cout << counted(c.parts, "unfinished file") << "\n";
   return Exit::ok;
 }
 
@@ -64,8 +65,8 @@ Result<Exit> verify(const Common& common) {
                 {"removed", removed}});
   } else {
     for (const std::string& name : c.damaged) std::cout << fmt::format("damaged: {}\n", name);
-    std::cout << fmt::format("{} kernels, {} of other builds of ferrule, {} damaged, {} removed\n",
-                             c.entries, c.foreign, c.damaged.size(), removed);
+    std::cout << fmt::format("{}, {} of other builds of ferrule, {} damaged, {} removed\n",
+                             counted(c.entries, "kernel"), c.foreign, c.damaged.size(), removed);
   }
   return c.damaged.empty() ? Exit::ok : Exit::differs;
 }
@@ -78,7 +79,8 @@ Result<Exit> clear(const Common& common) {
     print_json(
         {{"schema_version", kSchemaVersion}, {"folder", o.cache->folder()}, {"removed", removed}});
   else
-    std::cout << fmt::format("{}: {} files removed\n", escape(o.cache->folder()), removed);
+    std::cout << fmt::format("{}: {} removed\n", escape(o.cache->folder()),
+                             counted(removed, "file"));
   return Exit::ok;
 }
 

@@ -22,6 +22,7 @@
 #include "codegen/cuda/operands.h"
 #include "codegen/program/operands.h"
 #include "engine/base/diagnostics.h"
+#include "engine/base/join.h"
 #include "engine/semantics/nodes_to_programs.h"
 #include "runtime/cli/cli.h"
 #include "runtime/cli/progress.h"
@@ -149,7 +150,7 @@ Result<std::vector<json>> compile_for_gpu(const Plan& plan, const std::vector<Ke
     job_of.push_back(it->second);
   }
   std::atomic<size_t> next = 0;
-  Progress progress(fmt::format("compiling {} kernels", jobs.size()));
+  Progress progress("compiling " + counted(jobs.size(), "kernel"));
   auto work = [&] {
     for (size_t j = next++; j < jobs.size(); j = next++) {
       progress.advance(static_cast<double>(j) / static_cast<double>(jobs.size()));

@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "engine/base/contains.h"
+#include "engine/base/join.h"
 #include "engine/contract/region_pieces.h"
 #include "engine/contract/roles.h"
 #include "engine/graph/open_sizes.h"
@@ -160,28 +161,32 @@ bool lacks_kernel(const Explained& e, size_t layer) {
 void print_layers(const Explained& e, const Ranges& ranges) {
   auto interpreted = std::ranges::count(e.plan.layers, "interpret", &Layer::contract);
   for (size_t k = 0; k < e.plan.layers.size(); ++k) interpreted += lacks_kernel(e, k);
-  std::cout << fmt::format("{} nodes -> {} layers, {} kernels{}, planned for {}{}\n", e.model_nodes,
-                           e.plan.layers.size(), kernels_of(e.plan),
-                           interpreted ? fmt::format(" ({} interpreted)", interpreted) : "",
-                           e.plan.target,
-                           e.profile() == "ferrule" ? "" : ", profile " + e.profile());
+  std::cout << fmt::format(
+      "{} -> {}, {}{}, planned for {}{}\n", counted(e.model_nodes, "node"),
+      counted(e.plan.layers.size(), "layer"), counted(kernels_of(e.plan), "kernel"),
+      interpreted ? fmt::format(" ({} interpreted)", interpreted) : "", e.plan.target,
+      e.profile() == "ferrule" ? "" : ", profile " + e.profile());
   if (const std::string sizes = sizes_text(e); !sizes.empty()) std::cout << sizes << "\n";
   std::cout << "\n";
   print_ranges(ranges);
-  std::cout << fmt::format("{:>4} {:>7}  {:<11} {:<22} {}\n", "#", "kernels", "contract", "rule",
-                           "layer");
+  size_t contract = 11, rule = 22;
+  for (const Layer& l : e.plan.layers)
+    contract = std::max(contract, l.contract.size()), rule = std::max(rule, l.rule.size());
+  std::cout << fmt::format("{:>4} {:>7}  {:<{}} {:<{}} {}\n", "#", "kernels", "contract", contract,
+                           "rule", rule, "layer");
   for (size_t k = 0; k < e.plan.layers.size(); ++k) {
     const Layer& l = e.plan.layers[k];
     const std::string apart = tail_apart(e.lowered.layers[k]);
-    std::cout << fmt::format("{:>4} {:>7}  {:<11} {:<22} {}{}{}{}\n", k, l.kernels, l.contract,
-                             l.rule.empty() ? "-" : l.rule, escape(l.name, 100'000),
+    std::cout << fmt::format("{:>4} {:>7}  {:<{}} {:<{}} {}{}{}{}\n", k, l.kernels, l.contract,
+                             contract, l.rule.empty() ? "-" : l.rule, rule, escape(l.name, 100'000),
                              l.numerics.empty() ? "" : "   numerics: " + l.numerics,
                              apart.empty() ? "" : "   tail apart: " + apart,
                              lacks_kernel(e, k) ? "   interpreted: no kernel" : "");
     if (const auto steps = e.plan.nested.find(l.node); steps != e.plan.nested.end())
       for (const NestedPlan& n : steps->second)
-        std::cout << fmt::format("{:>26}{}: {} layers, {} kernels each time\n", "", n.attribute,
-                                 n.plan->layers.size(), kernels_of(*n.plan));
+        std::cout << fmt::format("{:>26}{}: {}, {} each time\n", "", n.attribute,
+                                 counted(n.plan->layers.size(), "layer"),
+                                 counted(kernels_of(*n.plan), "kernel"));
     if (l.node && e.plan.graph.node(l.node).roles)
       std::cout << fmt::format("{:>26}{}\n", "", roles_text(e.plan.graph, l.node));
   }
@@ -203,25 +208,29 @@ void print_rules(const Explained& e) {
   }
 }
 
+constexpr size_t kRepeated = 80;  // letters of a reason that is said once
+
 /// Every refusal that came to nothing else, one line for each rule and condition.
 void print_near_misses(const Explained& e, size_t most) {
   const std::vector<why::NearMiss> all = why::near_misses(e.fused, e.plan.graph);
   if (all.empty()) return;
   std::set<std::string> nodes;
   for (const why::NearMiss& m : all) nodes.insert(m.nodes.begin(), m.nodes.end());
-  std::cout << fmt::format("\nnear misses ({} node{}):\n", nodes.size(),
-                           nodes.size() == 1 ? "" : "s");
+  std::cout << fmt::format("\nnear misses ({}):\n", counted(nodes.size(), "node"));
+  std::map<std::string_view, std::string> said;  // long texts -> the rule that they were said of
   for (size_t k = 0; k < all.size() && k < most; ++k) {
     const Rejection& r = *all[k].first;
+    const auto [before, first] = said.try_emplace(r.why, r.rule->id);
+    const bool again = !first && r.why.size() > kRepeated;
     const std::string at = all[k].nodes.size() == 1 ? "" : ", the first " + escape(all[k].nodes[0]);
     std::cout << fmt::format("{:>5} x {} ({}{}): {}\n", all[k].nodes.size(), r.rule->id, r.id, at,
-                             r.why);
+                             again ? "as for " + before->second : r.why);
   }
   if (all.size() > most)
     std::cout << fmt::format(
-        "        {} more kinds (--json lists them; ferrule why MODEL --node N "
+        "        {} more {} (--json lists them; ferrule why MODEL --node N "
         "asks about one)\n",
-        all.size() - most);
+        all.size() - most, all.size() - most == 1 ? "kind" : "kinds");
 }
 
 /// The phases' lines; without `all` only where the number of layers changed.

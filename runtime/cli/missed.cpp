@@ -1,6 +1,7 @@
 // missed: what still goes through memory between layers, the most bytes first, and why.
 #include <iostream>
 
+#include "engine/base/join.h"
 #include "runtime/cli/why_text.h"
 
 namespace ferrule::cli {
@@ -16,15 +17,13 @@ void print(const why::Missed& all, const std::string& assumed) {
     if (!e.unlocks.empty() && e.unlocks[0].kind != why::Unlock::Kind::impossible)
       std::cout << fmt::format("            to change it: {}\n", unlock_text(e.unlocks[0]));
   }
-  std::cout << fmt::format("{} of {} edges between layers", all.edges.size(), all.all);
+  std::cout << fmt::format("{} of {} between layers", all.edges.size(), counted(all.all, "edge"));
   if (all.edges.size() < all.all) std::cout << fmt::format(" (--top {} shows all)", all.all);
-  auto count = [](size_t n, const char* what) {
-    return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
-  };
   if (all.views)
-    std::cout << "; " << count(all.views, "view") << " between them, where nothing is copied";
+    std::cout << "; " << counted(all.views, "view") << " between them, where nothing is copied";
   if (all.placed)
-    std::cout << "; not listed: " << count(all.placed, "tensor") << " stored inside another tensor";
+    std::cout << "; not listed: " << counted(all.placed, "tensor")
+              << " stored inside another tensor";
   std::cout << "\n";
 }
 

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <iostream>
 
+#include "engine/base/join.h"
 #include "engine/graph/npz.h"
 #include "engine/graph/text.h"
 #include "engine/onnx/export.h"
@@ -117,9 +118,9 @@ void report(const Common& common, const ReduceOptions& o, const reduce::Reduced&
     return;
   }
   if (r.nodes <= kShownNodes) std::cout << to_text(r.graph) << "\n";
-  std::cout << fmt::format("{} nodes -> {}, {} bytes; {} checks in {:.1f} s{}\n", r.nodes_before,
-                           r.nodes, r.bytes.size(), r.checks, r.seconds,
-                           r.complete ? "" : "; stopped there: --seconds takes longer");
+  std::cout << fmt::format("{} -> {}, {}; {} in {:.1f} s{}\n", counted(r.nodes_before, "node"),
+                           r.nodes, counted(r.bytes.size(), "byte"), counted(r.checks, "check"),
+                           r.seconds, r.complete ? "" : "; stopped there: --seconds takes longer");
 }
 
 Result<Exit> body(const Common& common, const ReduceOptions& o) {

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iostream>
 
+#include "engine/base/join.h"
 #include "engine/base/suggest.h"
 #include "engine/rule/contract.h"
 #include "engine/rule/vocabulary.h"
@@ -85,10 +86,11 @@ Result<Exit> check(const Common& common, bool all) {
                 {"notes", notes}});
     return exit;
   }
-  std::cout << fmt::format("{} rules, {} contracts, {} operators, {} errors, {} notes{}\n",
-                           knowledge->rules.rules.size(), knowledge->rules.contracts.size(),
-                           knowledge->ops.all().size(), report.errors.size(),
-                           report.notes.size() - kept,
+  std::cout << fmt::format("{}, {}, {}, {}, {}{}\n", counted(knowledge->rules.rules.size(), "rule"),
+                           counted(knowledge->rules.contracts.size(), "contract"),
+                           counted(knowledge->ops.all().size(), "operator"),
+                           counted(report.errors.size(), "error"),
+                           counted(report.notes.size() - kept, "note"),
                            kept ? fmt::format(" ({} more about shipped rules: --all)", kept) : "");
   return exit;
 }

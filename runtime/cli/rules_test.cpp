@@ -8,6 +8,7 @@
 #include <numeric>
 #include <thread>
 
+#include "engine/base/join.h"
 #include "engine/proof/agree.h"
 #include "engine/proof/cpu_clock.h"
 #include "engine/proof/stamp.h"
@@ -116,7 +117,7 @@ std::vector<Tested> test_rules(const std::vector<const Rule*>& rules, GroupProve
                                const std::function<double(const Tested&)>& seconds) {
   std::vector<Tested> all(rules.size());
   std::atomic<size_t> next{0}, done{0};
-  Progress progress(fmt::format("testing {} rules", rules.size()));
+  Progress progress("testing " + counted(rules.size(), "rule"));
   const auto part = [&] {
     return static_cast<double>(done) / static_cast<double>(2 * rules.size());
   };
@@ -260,18 +261,19 @@ void print_totals(const Totals& t, int rules) {
   auto some = [](int n, std::string_view what) {
     return n ? fmt::format("; {}: {}", what, n) : std::string();
   };
-  std::cout << fmt::format("{} rule{}, {} cases where they fire, {} where they must not{}{}{}{}\n",
-                           rules, rules == 1 ? "" : "s", t.fires, t.holds,
-                           some(t.killed, "conditions shown to be needed"),
-                           some(t.implied, "conditions that never decide"),
-                           some(t.open, "conditions that nothing shows to be needed"),
-                           some(t.uncovered, "what no case reaches"));
+  std::cout << fmt::format(
+      "{}, {} where {}, {} where {} must not{}{}{}{}\n", counted(rules, "rule"),
+      counted(t.fires, "case"), rules == 1 ? "it fires" : "they fire", t.holds,
+      rules == 1 ? "it" : "they", some(t.killed, "conditions shown to be needed"),
+      some(t.implied, "conditions that never decide"),
+      some(t.open, "conditions that nothing shows to be needed"),
+      some(t.uncovered, "what no case reaches"));
   if (t.rewrites)
     std::cout << fmt::format(
-        "proofs: {} of {} rules now, {} by their stamps; {} graphs, {} compared, {} of them "
+        "proofs: {} of {} now, {} by their stamps; {}, {} compared, {} of them "
         "distinct{}{}{}{}\n",
-        t.proved, t.rewrites, t.rewrites - t.proved, t.graphs, t.compared, t.instances,
-        some(t.exhausted, "rules with no more graphs to draw"),
+        t.proved, counted(t.rewrites, "rule"), t.rewrites - t.proved, counted(t.graphs, "graph"),
+        t.compared, t.instances, some(t.exhausted, "rules with no more graphs to draw"),
         some(t.few, "rules with few distinct graphs"),
         some(static_cast<int>(t.undecided.size()), "rules not decided in their time"),
         t.undecided.empty()
@@ -279,7 +281,7 @@ void print_totals(const Totals& t, int rules) {
             : fmt::format(", {} (--seconds takes longer)", fmt::join(t.undecided, ", ")));
   if (t.groups)
     std::cout << fmt::format(
-        "kernels: {} groups run on {} graphs{}\n", t.groups, t.group_graphs,
+        "kernels: {} run on {}{}\n", counted(t.groups, "group"), counted(t.group_graphs, "graph"),
         t.refused + t.computed
             ? fmt::format("; without a condition of class kernel, the contract refused {} more and "
                           "{} were computed rightly",

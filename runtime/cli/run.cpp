@@ -3,6 +3,7 @@
 
 #include <iostream>
 
+#include "engine/base/join.h"
 #include "engine/graph/npz.h"
 #include "runtime/cli/tensors.h"
 
@@ -70,8 +71,8 @@ Result<Exit> body(const Common& common, const InputOptions& input, const std::st
                 {"notes", notes}});
     return Exit::ok;
   }
-  talk(fmt::format("ran on {}: {} layers, {} kernels launched", ran_on(*prepared),
-                   prepared->plan().layers.size(), launched));
+  talk(fmt::format("ran on {}: {}, {} launched", ran_on(*prepared),
+                   counted(prepared->plan().layers.size(), "layer"), counted(launched, "kernel")));
   if (!interpreted.empty()) talk(fmt::format("interpreted: {}", fmt::join(interpreted, ", ")));
   if (prepared->backend() == "null")
     std::cout << prepared->executable().text();

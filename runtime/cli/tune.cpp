@@ -8,6 +8,7 @@
 #include <iostream>
 #include <thread>
 
+#include "engine/base/join.h"
 #include "runtime/cli/progress.h"
 #include "runtime/cli/tensors.h"
 #include "runtime/tuning.h"
@@ -67,8 +68,8 @@ void print_table(const std::vector<Choice>& choices) {
     usual += c.us(c.measured.usual);
     tuned += c.us(c.use);
   }
-  std::cout << fmt::format("{} problems: {:.1f} us by the built-in rules, {:.1f} us as chosen\n",
-                           choices.size(), usual, tuned);
+  std::cout << fmt::format("{}: {:.1f} us by the built-in rules, {:.1f} us as chosen\n",
+                           counted(choices.size(), "problem"), usual, tuned);
 }
 
 nlohmann::json json_of(const std::vector<Choice>& choices) {

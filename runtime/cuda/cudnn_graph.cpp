@@ -12,7 +12,6 @@
 #include <deque>
 #include <map>
 #include <optional>
-#include <set>
 
 #include "engine/base/diagnostics.h"
 #include "runtime/cuda/driver.h"
@@ -162,10 +161,10 @@ class OpenGraph : public fe::graph::Graph {
  public:
   fe::graph::Execution_plan_list& all_plans() { return plans; }
   bool uses(int64_t uid) const { return variant_pack_uids.contains(uid); }
-  /// A tensor that the headers added and want an address for.
-  std::optional<int64_t> other_than(const std::set<int64_t>& ours) const {
+  /// A tensor that wants an address: of the caller's, or added by the headers.
+  std::optional<int64_t> other_than(const std::vector<int64_t>& given) const {
     for (const int64_t uid : variant_pack_uids)
-      if (!ours.contains(uid)) return uid;
+      if (std::ranges::find(given, uid) == given.end()) return uid;
     return std::nullopt;
   }
 };
@@ -196,9 +195,6 @@ class Graph final : public CudnnGraph {
         return e;
       return graph_.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK});
     }));
-    if (const auto uid = graph_.other_than(uids_))
-      return error(Code::library_failed, layer_of(layer_), "cuDNN operation graph",
-                   fmt::format("nobody has an address for tensor {}", *uid));
     return guard(layer_, "heuristics", [&] {
       graph_.deselect_workspace_greater_than(kMostWorkspace);
       keep_precise(problem && problem->x.dtype == DType::f32, problem && problem->tf32);
@@ -275,6 +271,9 @@ class Graph final : public CudnnGraph {
       uids.push_back(kFirstNumber + static_cast<int64_t>(k));
       pointers.push_back(&numbers_[k].value);
     }
+    if (const auto uid = graph_.other_than(uids))
+      return error(Code::library_failed, layer_of(layer_), "cuDNN's variant pack",
+                   fmt::format("nobody has an address for tensor {}", *uid));
     cudnnBackendDescriptor_t d = nullptr;
     if (auto s = fe::detail::create_descriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &d);
         s != CUDNN_STATUS_SUCCESS)
@@ -314,7 +313,6 @@ class Graph final : public CudnnGraph {
   }
 
   TensorPtr tensor(int64_t uid, const CudnnTensor& t) {
-    uids_.insert(uid);
     return graph_.tensor(fe::graph::Tensor_attributes()
                              .set_uid(uid)
                              .set_dim(t.dims)
@@ -327,7 +325,6 @@ class Graph final : public CudnnGraph {
     numbers_.push_back({value});
     auto t = graph_.tensor(value);
     t->set_uid(kFirstNumber + static_cast<int64_t>(numbers_.size()) - 1);
-    uids_.insert(t->get_uid());
     return t;
   }
 
@@ -444,7 +441,6 @@ class Graph final : public CudnnGraph {
   }
 
   void result(const TensorPtr& y, const CudnnTensor& t) {
-    uids_.insert(kY);
     y->set_output(true)
         .set_uid(kY)
         .set_data_type(*data_type(t.dtype))
@@ -462,7 +458,6 @@ class Graph final : public CudnnGraph {
   std::string layer_;
   OpenGraph graph_;
   std::deque<Number> numbers_;
-  std::set<int64_t> uids_;  ///< of all tensors that addresses are given for
   std::vector<int64_t> usable_;
   int64_t chosen_ = -1, workspace_ = 0;
   std::map<std::pair<CudnnAddresses, void*>, cudnnBackendDescriptor_t> packs_;

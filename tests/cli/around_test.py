@@ -280,7 +280,7 @@ def bench(report, net):
         report.check(f"bench big.onnx {pathlib.Path(str(other)).name}", problem)
     done = run("bench", big, "none", "--seconds", "0.3", "--threads", "1")
     report.check("bench of two: its text", None if re.search(
-        r"^A  .*big\.onnx on cpu, 1 layers\n   median (.|\n)*^B  without rules on cpu, 4 layers\n(.|\n)*^B takes [\d.]+ times as long as A \(95 %: [\d.]+ to [\d.]+, \d+ interleaved runs\)",
+        r"^A  .*big\.onnx on cpu, 1 layer\n   median (.|\n)*^B  without rules on cpu, 4 layers\n(.|\n)*^B takes [\d.]+ times as long as A \(95 %: [\d.]+ to [\d.]+, \d+ interleaved runs\)",
         done.out, re.MULTILINE) else done.tail() + done.out)
     report.check("bench of no file", refusal(run("bench", big, folder / "none.onnx"), USAGE, r"none\.onnx"))
     (folder / "odd.yaml").write_text("what: this\n")
@@ -316,7 +316,7 @@ def bars(report):
 def plainly(report):
     """What is said once, with its numbers and names."""
     done = run("rules", "test", "conv_activation")
-    report.check("rules test in short", None if done.code == OK and re.search(r"^1 rule, \d+ cases where they fire, \d+ where they must not$", done.out, re.MULTILINE) else done.tail())
+    report.check("rules test in short", None if done.code == OK and re.search(r"^1 rule, \d+ cases? where it fires, \d+ where it must not$", done.out, re.MULTILINE) else done.tail())
     done = run("rules", "test", "attention", "attention_gemm", timeout=300)
     lines = [line for line in done.out.splitlines() if line.startswith("not run for ")]
     report.check("rules test says once why targets are absent", harness.crash(done) or (

@@ -128,7 +128,7 @@ def observed(report):
         report.check(f"{name}: every layer's time", stubs.wrong_use(done) or (None if done.code == 0 and timed else done.tail() + done.out))
     path = model(report, "pointwise", MODELS["pointwise"])
     done = stubs.run(report, "run", path, "--seed", "1", *CUDA, "--timeout", "1000")
-    report.check("a run with a time limit", stubs.wrong_use(done) or (None if done.code == 0 and "1 kernels launched" in done.err else done.tail()))
+    report.check("a run with a time limit", stubs.wrong_use(done) or (None if done.code == 0 and "1 kernel launched" in done.err else done.tail()))
     done = stubs.run(report, "run", path, "--seed", "1", *CUDA, "--timeout", "0.001")
     report.check("a run that is stopped", harness.refusal(done, harness.LIMIT, "cancelled", seconds=20) or stubs.wrong_use(done))
 

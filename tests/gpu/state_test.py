@@ -40,6 +40,17 @@ s = session()
 for _ in range(4): right(s, want, x=x)
 """
 
+# Equal layers: what replaces the first is loaded when the second is captured.
+TWINS = "(float[3,4] a, float[3,4] b, float[1,1,4,5] i, float[1,1,4,5] j) => (float[3,5] p, float[3,5] q, float[1,2,4,5] c, float[1,2,4,5] d) " \
+        "<float[4,5] w = {%s}, float[2,1,1,1] k = {0.5, -1.5}> { p = MatMul(a, w) q = MatMul(b, w) c = Conv(i, k) d = Conv(j, k) }" % ", ".join(str((n % 5 - 2) / 4) for n in range(20))
+TWINS_RUNS = """
+w, k = np.array([(n % 5 - 2) / 4 for n in range(20)], np.float32).reshape(4, 5), np.array([0.5, -1.5], np.float32).reshape(1, 2, 1, 1)
+i = np.linspace(-1, 1, 20, dtype=np.float32).reshape(1, 1, 4, 5)
+s = session()
+for _ in range(4): right(s, dict(p=x @ w, q=(2 * x) @ w, c=i * k, d=2 * i * k), a=x, b=2 * x, i=i, j=2 * i)
+print(sum("a generated kernel runs it" in n for n in notes), "replaced,", sum("no CUDA graph" in n for n in notes), "not captured, of", len(notes))
+"""
+
 # Two graphs: the host computes what is between them.
 TWO = "(float[3,4] x) => (float[3,4] y) <int64 axis = {1}> { t = Tanh(x) c = CumSum(t, axis) y = Sigmoid(c) }"
 TWO_RUNS = """
@@ -88,6 +99,11 @@ def captures(report):
     case("a capture that cannot end", fail="cuStreamEndCapture:1=1")
     case("a graph that is too large", fail="cuGraphInstantiateWithFlags:1=2")
     case("the second of two captures cannot end: neither is launched", TWO_RUNS, TWO, captures=2, fail="cuStreamEndCapture:2=1")
+    # The first of two equal layers fails in the first run, the second in the capture, and once more where it is launched plainly.
+    for library, call, code in (("cuBLASLt", "cublasLtMatmul", 13), ("cuDNN", "cudnnBackendExecute", 3000)):
+        for failing, wanted in (((1,), "1 replaced, 0 not captured, of 1"), ((1, 3), "1 replaced, 1 not captured, of 2"), ((1, 3, 4), "2 replaced, 1 not captured, of 3")):
+            program(report, f"{library} fails in calls {failing}: nothing is replaced while it is captured", TWINS_RUNS, TWINS, wanted,
+                    fail=",".join(f"{call}:{n}={code}" for n in failing))
 
 
 GATHER = "(float[3,4] x, int64[2] i) => (float[2,4] y) { y = Gather<axis=0>(x, i) }"

@@ -107,13 +107,13 @@ def generated(report, scratch):
         model = scratch / f"{how}.onnx"
         onnx.save(parser.parse_model(text), model)
         done = run("rules", "test", "own", "--rules", folder)
-        report.check(f"{how}: the rule passes", None if done.code == OK and "1 groups run on" in done.out and "note:" not in done.out else done.tail() + done.out)
+        report.check(f"{how}: the rule passes", None if done.code == OK and "1 group run on" in done.out and "note:" not in done.out else done.tail() + done.out)
         done = run("verify", model, "--rules", folder, "--oracle")
         report.check(f"{how}: it computes the same", None if done.code == OK else done.tail())
         done = run("run", model, "--rules", folder, "--no-interpreter")
         report.check(f"{how}: a kernel runs", None if done.code == OK else done.tail())
         done = run("explain", model, "--rules", folder, "--target", "cpu-avx512")
-        report.check(f"{how}: one layer", None if "-> 1 layers, 1 kernels," in done.out and contract in done.out else done.tail() + done.out)
+        report.check(f"{how}: one layer", None if "-> 1 layer, 1 kernel," in done.out and contract in done.out else done.tail() + done.out)
 
 
 def targets(report, scratch):

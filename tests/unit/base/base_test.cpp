@@ -6,9 +6,16 @@
 #include "engine/base/applicable.h"
 #include "engine/base/diagnostics.h"
 #include "engine/base/dtype.h"
+#include "engine/base/join.h"
 #include "engine/base/limits.h"
 
 using namespace ferrule;
+
+TEST_CASE("counts in texts") {
+  CHECK(counted(0, "layer") == "0 layers");
+  CHECK(counted(size_t{1}, "layer") == "1 layer");
+  CHECK(counted(-1, "more tensor") == "-1 more tensors");
+}
 
 TEST_CASE("dtype: names go there and back") {
   for (int i = 1; i <= 23; ++i) {

@@ -111,6 +111,38 @@ TEST_CASE("every step that the targets' facts name, behind a convolution") {
     }
 }
 
+TEST_CASE("a tensor that nobody has an address for is said before cuDNN is called") {
+  if (left_out()) return;
+  REQUIRE(stubs());
+  CudnnProblem p;
+  p.x = p.y = {DType::f32, {1, 2, 3, 3}, {18, 1, 6, 2}};
+  p.w = {DType::f32, {2, 2, 1, 1}, {2, 1, 2, 2}};
+  p.strides = p.dilations = {1, 1};
+  p.pads_begin = p.pads_end = {0, 0};
+  PostOp half;
+  half.alg = "linear";
+  half.alpha = 0.5f;
+  p.tail.push_back(half);  // a number, which has its address
+  Harness h("Conv");
+  auto handle = h.libraries.cudnn("a layer");
+  REQUIRE(handle.has_value());
+  auto g = make_cudnn_graph(*handle, p, 90, "a layer");
+  REQUIRE(g.has_value());
+  REQUIRE((*g)->build().has_value());
+  alignas(16) std::array<float, 18> x{}, w{}, y{};
+  const CudnnAddresses all{{kX, x.data()}, {kW, w.data()}, {kY, y.data()}};
+  CHECK((*g)->execute(nullptr, all, nullptr).has_value());
+  for (size_t left = 0; left < all.size(); ++left) {
+    CudnnAddresses some = all;
+    some.erase(some.begin() + static_cast<std::ptrdiff_t>(left));
+    Status status = (*g)->execute(nullptr, some, nullptr);
+    REQUIRE_FALSE(status.has_value());
+    CHECK(status.error().code == Code::library_failed);
+    CHECK(status.error().message.find(fmt::format("nobody has an address for tensor {}",
+                                                  all[left].first)) != std::string::npos);
+  }
+}
+
 TEST_CASE("the ready-made order: addend, bias, relu, with a bias that the model has not") {
   if (left_out()) return;
   for (bool bias : {true, false}) {

@@ -6,9 +6,15 @@
 #include <dlfcn.h>
 #include <doctest/doctest.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 
+#include "codegen/annotate_plan.h"
+#include "codegen/cuda/launch.h"
+#include "codegen/cuda/operands.h"
+#include "engine/onnx/import.h"
+#include "engine/pipeline.h"
 #include "engine/rule/load.h"
 #include "engine/semantics/semantics.h"
 #include "engine/target/target.h"
@@ -177,6 +183,47 @@ TEST_CASE("a run that is cancelled leaves nothing behind") {
   std::ranges::fill(out, 7.0f);
   REQUIRE((*e)->run(inputs, outputs).has_value());
   CHECK(out == std::vector<float>{1, 0, 3, 0, 5, 0});
+}
+
+/// Counted by what looks at the tuning file: planning a generated launch does, once.
+TEST_CASE("an executable plans each generated launch once") {
+  Device& d = device();
+  for (const char* elsewhere : {"CUDA_HOME", "CUDA_PATH"}) unsetenv(elsewhere);
+  REQUIRE_MESSAGE(dlopen((build_dir() + "/stub/libnvrtc.so.13").c_str(), RTLD_NOW | RTLD_LOCAL),
+                  dlerror());
+  EngineOptions options;
+  options.rule_dirs = {rules_dir()};
+  options.target = "sm_90";
+  auto k = load_knowledge(options);
+  REQUIRE(k.has_value());
+  auto g = import_text(
+      "agraph (float[6,8] x) => (float[6,8] y, float[8,6] z) "
+      "{ a = Tanh(x)\n b = Mul(a, x)\n y = Softmax<axis=-1>(b)\n z = Transpose<perm=[1,0]>(a) }");
+  REQUIRE(g.has_value());
+  auto plan = make_plan(std::move(g->graph), (*k)->target, (*k)->ops);
+  REQUIRE(plan.has_value());
+  auto lowered = lower(*plan, (*k)->ops, (*k)->target);
+  REQUIRE(lowered.has_value());
+  Limits limits;
+  ConstantPool pool;
+  Tuning tuning;
+  PrepareContext context{*plan, *lowered, (*k)->ops, (*k)->target, limits, 1, {}};
+  context.tuning = &tuning;
+  int launches = 0;
+  for (size_t layer = 0; layer < lowered->layers.size(); ++layer)
+    for (const Launch& l : lowered->layers[layer].launches) {
+      if (!cuda_generated(l)) continue;
+      const auto o = cuda_operands(*plan, lowered->layers[layer], l);
+      REQUIRE(o.has_value());
+      auto planned = plan_cuda_launch(l, o->operands, "k", "", o->aligned, (*k)->target.cores);
+      REQUIRE(planned.has_value());
+      tuning.problems[planned->problem].use = planned->shape;
+      ++launches;
+    }
+  CHECK(launches == 4);
+  auto e = CudaExecutable::make(context, d, pool);
+  REQUIRE_MESSAGE(e.has_value(), e.error().reason());
+  CHECK(tuning.found->load() == launches);
 }
 
 TEST_CASE("a device that is lost: every later run says so, nothing crashes") {

@@ -33,7 +33,7 @@ TEST_CASE("phases are logged, nothing is broken, names of outputs stay") {
   CHECK(f.notes.empty());
   REQUIRE(f.journal.phases.size() == knowledge().rules.phases.size());
   bool said = false;
-  for (const std::string& p : f.journal.phases) said |= p == "After vertical fusions: 1 layers";
+  for (const std::string& p : f.journal.phases) said |= p == "After vertical fusions: 1 layer";
   CHECK(said);
 }
 
