@@ -29,8 +29,9 @@ constexpr size_t kDistinct = 1500, kOfModes = 30, kMostDistinct = 3000;
 constexpr int kBatch = 40;
 /// Of the time for a rule, until when: drawing and comparing must leave some for pairs of changes
 /// and for the conditions, and goes on with what those leave.
-constexpr double kDrawing = 0.4, kPairing = 0.55, kDrawingOn = 0.8;
-constexpr double kShrinking = 1;
+constexpr double kDrawing = 0.35, kAiming = 0.5, kPairing = 0.6, kDrawingOn = 0.8;
+/// At most, for one rule.
+constexpr double kAimingSeconds = 1.5, kShrinking = 1;
 
 class Prover {
  public:
@@ -48,6 +49,8 @@ class Prover {
     samples_.cases();
     check();
     drawn();
+    samples_.until(std::min(begin_ + ctx_.seconds * kAiming, thread_seconds() + kAimingSeconds));
+    while (samples_.aim()) check();
     samples_.until(begin_ + ctx_.seconds * kPairing);
     samples_.pairs();
     check();
