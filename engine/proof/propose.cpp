@@ -396,7 +396,7 @@ Tensor Proposer::contents(DType t, const std::vector<int64_t>& dims, const Graph
 std::vector<int64_t> Proposer::permutation(size_t rank) {
   std::vector<int64_t> out(rank);
   std::iota(out.begin(), out.end(), 0);
-  if (rank < 3 || draw_.chance(50)) {
+  if (rank < 3 || draw_.chance(rank > 5 ? 20 : 50)) {
     draw_.shuffle(out);
     return out;
   }

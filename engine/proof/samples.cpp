@@ -315,7 +315,7 @@ bool Samples::aim() {
   for (int wanted = kOfGoal; wanted <= kMostOfGoal; wanted *= 2)
     for (size_t tried = 0; tried < aims_->size() && in_time(); ++tried) {
       Aim& a = (*aims_)[next_aim_++ % aims_->size()];
-      const int steps = kGoalSteps * (a.found ? wanted / kOfGoal : 1);
+      const int steps = a.found ? kGoalSteps * (wanted / kOfGoal) : kGoalSteps / 2;
       if (a.found >= wanted || a.steps >= steps) continue;
       step_towards(a);
       return true;
