@@ -87,6 +87,7 @@ Outputs resize(const Call& c) {
   if (x.numel() == 0) return c.bad("input {} is empty", text(x.dims()));
   Dims dims = x.dims();
   const View<double> in(x);
+  const bool nearest = r.mode == "nearest";
   std::vector<double> y(in.data(), in.data() + in.size());
   for (size_t k = 0; k < axes.size(); ++k) {
     const Axis& a = axes[k];
@@ -104,7 +105,8 @@ Outputs resize(const Call& c) {
         if (taps.empty()) std::fill(row, row + inner, r.extrapolation);
         for (const Weighted& t : taps) {
           const double* from = y.data() + (o * a.in + t.at) * inner;
-          for (int64_t j = 0; j < inner; ++j) row[j] += t.weight * from[j];
+          for (int64_t j = 0; j < inner; ++j)
+            row[j] = nearest ? from[j] : row[j] + t.weight * from[j];  // -0 stays -0
         }
       }
     }
@@ -196,7 +198,7 @@ Outputs grid_sample(const Call& c) {
             w = tap.at < 0 ? 0 : w * tap.weight;
             from += std::max<int64_t>(tap.at, 0) * own[k];
           }
-          if (w != 0) sum += w * in[from];
+          if (w != 0) sum = nearest ? in[from] : sum + w * in[from];
         } while (next(t, sizes));
         y[static_cast<size_t>((b * x.dims()[1] + ch) * per_batch + p)] = sum;
       }

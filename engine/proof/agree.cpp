@@ -125,13 +125,16 @@ std::vector<Tensor> inputs_of(const Graph& g, const Round& round, Draw& draw) {
     return open.try_emplace(d.str(), to).first->second;
   };
   std::vector<Tensor> inputs;
+  const bool extreme = round.values == Magnitudes::limits && draw.chance(50);
   for (ValueId v : g.inputs()) {
     const Type& t = g.value(v).type;
     std::vector<int64_t> dims;
     if (t.shape) std::ranges::transform(*t.shape, std::back_inserter(dims), size);
     const int64_t most = longest_sequence(g, v);
     inputs.push_back(most ? drawn_lengths(t.dtype, dims, most, draw)
-                          : drawn_tensor(t.dtype, dims, draw, round.values));
+                     : extreme && is_int(t.dtype) && size_bits(t.dtype) % 8 == 0
+                         ? extreme_tensor(t.dtype, dims, draw)
+                         : drawn_tensor(t.dtype, dims, draw, round.values));
   }
   return inputs;
 }

@@ -347,8 +347,17 @@ std::unique_ptr<Graph> Generator::next() {
   return g;
 }
 
+/// Null: it is no valid graph, or too large a one.
+std::unique_ptr<Graph> Generator::valid(std::unique_ptr<Graph> g) const {
+  return infer_again(*ctx_.ops, *g) && small(*g) ? std::move(g) : nullptr;
+}
+
 std::unique_ptr<Graph> Generator::varied(const Graph& g) {
   auto out = g.clone();
+  return vary(*out) ? valid(std::move(out)) : nullptr;
+}
+
+bool Generator::vary(Graph& g) {
   const std::vector<ValueId> constants = g.constants();
   const std::vector<NodeId> nodes = g.order();
   if (!constants.empty() && (draw_.chance(70) || nodes.empty())) {
@@ -359,23 +368,37 @@ std::unique_ptr<Graph> Generator::varied(const Graph& g) {
     const ValueId beside = reader ? g.input(reader, 0) : ValueId{};
     const bool list = is_int(t.dtype()) && t.rank() < 2 && beside && g.value(beside).type.shape &&
                       draw_.chance(70);
-    out->set_constant(
+    g.set_constant(
         v, list ? propose_.integers(t.dtype(), *g.value(beside).type.shape, g, {"again"}, way)
                 : propose_.contents(t.dtype(), t.dims(), g));
   } else if (!nodes.empty()) {
     const NodeId n = draw_.of(nodes);
     const OperatorSchema* schema = operator_schema(g.node(n));
-    if (!schema || schema->attributes.empty()) return nullptr;
+    if (!schema || schema->attributes.empty()) return false;
     const AttributeSchema& a = draw_.of(schema->attributes);
     const ValueId first = g.input(n, 0);
-    if (auto to =
-            propose_.attribute(g.node(n).op.text(), a, first ? g.value(first).type.rank() : 0))
-      out->set_attr(n, a.name, std::move(*to));
+    const auto to =
+        propose_.attribute(g.node(n).op.text(), a, first ? g.value(first).type.rank() : 0);
+    if (!to) return true;
+    const Attr* now = g.node(n).attrs.find(a.name);
+    if (now && draw_.chance(60)) {  // one name in the pattern may stand for all that are equal
+      const Attr was = *now;
+      for (NodeId m : nodes)
+        if (const Attr* same = g.node(m).attrs.find(a.name); same && same_attr(*same, was))
+          g.set_attr(m, a.name, *to);
+    } else {
+      g.set_attr(n, a.name, *to);
+    }
   }
-  return infer_again(*ctx_.ops, *out) && small(*out) ? std::move(out) : nullptr;
+  return true;
 }
 
 std::unique_ptr<Graph> Generator::resized(const Graph& g) {
+  auto out = g.clone();
+  return rescale_one(*out) ? valid(std::move(out)) : nullptr;
+}
+
+bool Generator::rescale_one(Graph& g) {
   std::vector<int64_t> sizes;
   std::vector<DType> types;
   for (ValueId v : g.values()) {
@@ -384,38 +407,59 @@ std::unique_ptr<Graph> Generator::resized(const Graph& g) {
     for (const Dim& d : *x.type.shape) sizes.push_back(d.value_or(-1));
     if (x.is_input) types.push_back(x.type.dtype);
   }
-  auto out = g.clone();
   if (!types.empty() && (sizes.empty() || draw_.chance(25))) {
     const DType from = draw_.of(types), to = propose_.element(rule_.types);
-    if (from == to || is_float(from) != is_float(to)) return nullptr;
-    retype(*out, from, to);
+    if (from == to || is_float(from) != is_float(to)) return false;
+    retype(g, from, to);
   } else if (sizes.empty() || draw_.chance(15)) {  // one axis more in front
     const Dim more(draw_.between(int64_t{1}, int64_t{5}));
-    for (ValueId v : out->inputs()) {
-      Type t = out->value(v).type;
-      if (!t.shape) return nullptr;
+    for (ValueId v : g.inputs()) {
+      Type t = g.value(v).type;
+      if (!t.shape) return false;
       t.shape->insert(t.shape->begin(), more);
-      out->set_type(v, std::move(t));
+      g.set_type(v, std::move(t));
     }
   } else {
-    rescale(*out, draw_.of(sizes), draw_.between(int64_t{1}, int64_t{11}), draw_.chance(40),
-            draw_.chance(60));
+    rescale(g, draw_.of(sizes), propose_.another_size(), draw_.chance(40), draw_.chance(60));
   }
-  return infer_again(*ctx_.ops, *out) && small(*out) ? std::move(out) : nullptr;
+  return true;
 }
 
 std::unique_ptr<Graph> Generator::reset(const Graph& g) {
+  auto out = g.clone();
+  return reset_one(*out) ? valid(std::move(out)) : nullptr;
+}
+
+bool Generator::reset_one(Graph& g) {
   const std::vector<NodeId> nodes = g.order();
   const NodeId n = draw_.of(nodes);
   const OperatorSchema* schema = operator_schema(g.node(n));
-  if (!schema) return nullptr;
-  auto out = g.clone();
+  if (!schema) return false;
   for (const AttributeSchema& a : schema->attributes) {
     if (is_mode(g.node(n), a) && draw_.chance(50))
       if (auto to = propose_.attribute(g.node(n).op.text(), a, 0))
-        out->set_attr(n, a.name, std::move(*to));
+        g.set_attr(n, a.name, std::move(*to));
   }
-  return infer_again(*ctx_.ops, *out) && small(*out) ? std::move(out) : nullptr;
+  return true;
+}
+
+std::unique_ptr<Graph> Generator::moved(const Graph& g, const std::vector<Mutation>& changes) {
+  auto out = g.clone();
+  for (int64_t n = draw_.between(int64_t{1}, int64_t{3}); n > 0; --n) {
+    const int64_t how = draw_.below(8);
+    if (how < 4 && !changes.empty()) {
+      const Mutation& m = draw_.of(changes);
+      m.apply(*out);
+      if (m.last) break;
+    } else if (how < 5) {
+      if (!vary(*out)) return nullptr;
+    } else if (how < 6) {
+      if (!reset_one(*out)) return nullptr;
+    } else if (!rescale_one(*out)) {
+      return nullptr;
+    }
+  }
+  return valid(std::move(out));
 }
 
 std::unique_ptr<Graph> Generator::changed(const Graph& g, const std::vector<Mutation>& changes) {
@@ -430,7 +474,7 @@ std::unique_ptr<Graph> Generator::changed(const Graph& g, const std::vector<Muta
       m->apply(*out);
       if (m->last) break;
     }
-  return infer_again(*ctx_.ops, *out) && small(*out) ? std::move(out) : nullptr;
+  return valid(std::move(out));
 }
 
 uint64_t kind_of_operators(const Graph& g) {
@@ -462,7 +506,7 @@ uint64_t kind_of_instance(const Graph& g) {
       text += v ? fmt::format("({}{}{})", number(v), g.constant(v) ? "!" : "", str(g.value(v).type))
                 : "()";
     for (ValueId v : n.outputs)
-      if (v) number(v);
+      if (v) text += fmt::format(">{}{}", number(v), str(g.value(v).type));
   }
   for (ValueId v : g.outputs()) text += fmt::format("-{}", number(v));
   return XXH3_64bits(text.data(), text.size());

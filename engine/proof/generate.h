@@ -22,6 +22,10 @@ class Generator {
   /// `g` with one of its sizes, or its element type, another one wherever it stands, or an axis
   /// more; null: that is no valid graph.
   std::unique_ptr<Graph> resized(const Graph& g);
+  /// `g` with up to three changes of all these kinds at once; null: that is no valid graph.
+  std::unique_ptr<Graph> moved(const Graph& g, const std::vector<Mutation>& changes);
+  /// What is drawn from here on is about these numbers; none: as the rule's text says.
+  void aim(const std::vector<int64_t>& numbers) { propose_.aim(numbers); }
   /// `g` with the flags and numbers of one operator drawn again; null: that is no valid graph.
   std::unique_ptr<Graph> reset(const Graph& g);
   /// `g` with up to three of these changes, those of operators first of all; null: that is no valid
@@ -32,6 +36,11 @@ class Generator {
   bool chance(int percent) { return draw_.chance(percent); }
 
  private:
+  std::unique_ptr<Graph> valid(std::unique_ptr<Graph> g) const;
+  bool vary(Graph& g);
+  bool rescale_one(Graph& g);
+  bool reset_one(Graph& g);
+
   const Rule& rule_;
   const ProofContext& ctx_;
   Draw draw_;

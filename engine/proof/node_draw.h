@@ -20,7 +20,6 @@ struct OperandDraw {
 
 /// Of one tensor that is drawn, at most.
 inline constexpr int64_t kElements = 2200;
-inline constexpr size_t kRank = 8;
 /// Of a tensor; a size that is open counts 7.
 int64_t elements(const Shape& s);
 /// Whether an attribute says how the operator computes, not which operands fit it.

@@ -19,15 +19,34 @@ constexpr std::array<DType, 15> kTypes{DType::f32,     DType::f16,      DType::b
 
 /// Percent of the worlds that have two sizes only.
 constexpr int kFewSizes = 25;
+/// Sizes beyond it are seldom drawn: beside one, little else has room.
+constexpr int64_t kShort = 300;
 
 int64_t known(const Dim& d) { return d.value_or(-1); }
 
 }  // namespace
 
+void Proposer::aim(const std::vector<int64_t>& numbers) {
+  constexpr int64_t kBlock = 4;
+  aimed_ = numbers;
+  aimed_sizes_.clear();
+  for (int64_t n : numbers) {
+    if (n > 0) aimed_sizes_.push_back(n);
+    if (n > 1 && n <= kBlock) aimed_sizes_.insert(aimed_sizes_.end(), {2 * n, n * n, 2 * n * n});
+  }
+}
+
+int64_t Proposer::another_size() {
+  if (!aimed_sizes_.empty() && draw_.chance(40)) return draw_.of(aimed_sizes_);
+  return draw_.between(int64_t{1}, int64_t{11});
+}
+
 int64_t Proposer::size() {
   constexpr std::array<int64_t, 12> all{2, 3, 4, 5, 1, 2, 3, 4, 6, 7, 8, 0};
   constexpr std::array<int64_t, 4> squares{9, 12, 16, 18};  // and multiples: blocks of channels
   if (!few_.empty() && draw_.chance(85)) return draw_.of(few_);
+  if (!aimed_sizes_.empty() && draw_.chance(25))
+    if (const int64_t n = draw_.of(aimed_sizes_); n <= kShort || draw_.chance(30)) return n;
   if (!hints_.sizes.empty() && draw_.chance(10)) return draw_.of(hints_.sizes);
   if (!hints_.long_sizes.empty() && draw_.chance(3)) return draw_.of(hints_.long_sizes);
   if (draw_.chance(4)) return squares[static_cast<size_t>(draw_.below(4))];
@@ -47,10 +66,19 @@ World Proposer::world(const std::vector<DType>& types) {
   few_.clear();
   if (draw_.chance(kFewSizes)) few_ = {draw_.between(int64_t{2}, int64_t{3}), size()};
   int64_t rank = draw_.chance(8) ? 0 : draw_.chance(8) ? 6 : draw_.between(int64_t{1}, int64_t{5});
-  if (draw_.chance(3)) rank = 8, few_ = {1, 2};
-  // A number in a condition may be one of a rank.
-  if (!hints_.sizes.empty() && draw_.chance(4))
-    if (const int64_t n = draw_.of(hints_.sizes); n > 6 && n < 11) rank = n, few_ = {1, 2};
+  // Of the most axes all are short, and often equal.
+  constexpr auto kMost = static_cast<int64_t>(kRank);
+  auto many = [&](int64_t axes) {
+    rank = std::min(axes, kMost);
+    few_ = draw_.chance(50) ? std::vector<int64_t>{2} : std::vector<int64_t>{1, 2};
+  };
+  if (draw_.chance(3)) many(kMost);
+  // A number in a condition may be one of a rank, or of axes, of which there may be more.
+  if (!hints_.sizes.empty() && draw_.chance(6))
+    if (const int64_t n = draw_.of(hints_.sizes); n <= kMost) many(n + draw_.below(4));
+  if (!aimed_.empty() && draw_.chance(8))
+    if (const int64_t n = draw_.of(aimed_); n >= 0 && n <= kMost)
+      many(n + (n > 2 ? draw_.below(4) : 0));
   for (int64_t k = 0; k < rank; ++k) w.base.emplace_back(size());
   // Beside a long axis, short ones: a graph before the rule has little memory.
   if (std::ranges::any_of(w.base, [](const Dim& d) { return known(d) > 1000; }))
@@ -342,6 +370,8 @@ Tensor Proposer::contents(DType t, const std::vector<int64_t>& dims, const Graph
   if (is_float(t) && draw_.chance(4))  // odd numbers, two of which have a product that is rounded
     return all(std::ldexp(1.0, (float_limits(t).precision + 1) / 2) + 1 +
                static_cast<double>(2 * draw_.below(2)));
+  if (is_int(t) && !aimed_.empty() && draw_.chance(15))
+    return all(static_cast<double>(draw_.of(aimed_)));
   const int64_t how = draw_.below(100);
   if (how < 10 && !same.empty()) return *draw_.of(same);
   if (how < 32) return all(draw_.of(hints_.numbers));
@@ -362,6 +392,20 @@ Tensor Proposer::contents(DType t, const std::vector<int64_t>& dims, const Graph
   return positive;
 }
 
+/// Of all axes, or of a few that stand one behind the other.
+std::vector<int64_t> Proposer::permutation(size_t rank) {
+  std::vector<int64_t> out(rank);
+  std::iota(out.begin(), out.end(), 0);
+  if (rank < 3 || draw_.chance(rank > 5 ? 20 : 50)) {
+    draw_.shuffle(out);
+    return out;
+  }
+  const int64_t axes = draw_.between(int64_t{2}, int64_t{3});
+  const auto first = out.begin() + draw_.below(static_cast<int64_t>(rank) - axes + 1);
+  std::rotate(first, first + draw_.between(int64_t{1}, axes - 1), first + axes);
+  return out;
+}
+
 std::optional<Attr> Proposer::attribute(std::string_view op, const AttributeSchema& a, int rank) {
   using Kind = AttributeSchema::Kind;
   rank = std::max(rank, 0);  // -1: not known
@@ -380,6 +424,7 @@ std::optional<Attr> Proposer::attribute(std::string_view op, const AttributeSche
                                         ? (draw_.chance(50) ? DType::i4 : DType::u4)
                                         : kTypes[static_cast<size_t>(draw_.below(kTypes.size()))]);
       if (const auto& listed = numbers_of(op, a.name); !listed.empty()) return draw_.of(listed);
+      if (!aimed_.empty() && draw_.chance(30)) return draw_.of(aimed_);
       if (draw_.chance(35)) return draw_.between(int64_t{-rank}, int64_t{std::max(rank, 1)} - 1);
       return draw_.chance(70) ? draw_.below(3) : draw_.between(int64_t{-2}, int64_t{5});
     }
@@ -396,12 +441,7 @@ std::optional<Attr> Proposer::attribute(std::string_view op, const AttributeSche
     case Kind::integers: {
       if (draw_.chance(10)) return std::nullopt;
       const auto r = static_cast<size_t>(std::max(rank, 0));
-      if (draw_.chance(35)) {
-        std::vector<int64_t> order(r);
-        std::iota(order.begin(), order.end(), 0);
-        draw_.shuffle(order);
-        return order;
-      }
+      if (draw_.chance(35)) return permutation(r);
       const size_t spatial = r > 2 ? r - 2 : 1;
       return small_list(draw_.chance(45)   ? spatial
                         : draw_.chance(60) ? 2 * spatial

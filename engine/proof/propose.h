@@ -10,6 +10,9 @@
 
 namespace ferrule {
 
+/// Of a tensor that is drawn, at most.
+inline constexpr size_t kRank = 8;
+
 /// What one instance has in common: its ordinary shape and element type.
 struct World {
   Shape base;
@@ -22,6 +25,11 @@ class Proposer {
   using Place = std::vector<std::string>;
   Proposer(const Hints& hints, Draw& draw) : hints_(hints), draw_(draw) {}
 
+  /// From here on sizes, ranks and attributes are often these numbers, sizes also what holds them
+  /// twice or squared; none: as the hints say.
+  void aim(const std::vector<int64_t>& numbers);
+  /// One of the sizes that are aimed at; else a small one.
+  int64_t another_size();
   World world(const std::vector<DType>& types);
   /// An element type, one of these where there are any.
   DType element(const std::vector<DType>& types);
@@ -50,9 +58,12 @@ class Proposer {
   std::vector<int64_t> regrouped(const Shape& s);
   Shape some_ones(Shape s);
 
+  std::vector<int64_t> permutation(size_t rank);
+
   const Hints& hints_;
   Draw& draw_;
   std::vector<int64_t> few_;  ///< the sizes of this world; empty: any
+  std::vector<int64_t> aimed_, aimed_sizes_;
   std::map<std::string, std::vector<int>, std::less<>> ways_;
 };
 

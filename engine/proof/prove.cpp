@@ -29,8 +29,9 @@ constexpr size_t kDistinct = 1500, kOfModes = 30, kMostDistinct = 3000;
 constexpr int kBatch = 40;
 /// Of the time for a rule, until when: drawing and comparing must leave some for pairs of changes
 /// and for the conditions, and goes on with what those leave.
-constexpr double kDrawing = 0.4, kPairing = 0.55, kDrawingOn = 0.8;
-constexpr double kShrinking = 1;
+constexpr double kDrawing = 0.35, kAiming = 0.5, kPairing = 0.6, kDrawingOn = 0.8;
+/// At most, at a time.
+constexpr double kAimingSeconds = 1.5, kShrinking = 1;
 
 class Prover {
  public:
@@ -48,6 +49,7 @@ class Prover {
     samples_.cases();
     check();
     drawn();
+    aim(kAiming);
     samples_.until(begin_ + ctx_.seconds * kPairing);
     samples_.pairs();
     check();
@@ -59,6 +61,7 @@ class Prover {
     }
     samples_.until(begin_ + ctx_.seconds * kDrawingOn);
     if (out_.wrong.empty() && !out_.exhausted) drawn();
+    if (out_.wrong.empty()) aim(kDrawingOn);
     out_.instances = static_cast<int>(kinds_.size());
     return std::move(out_);
   }
@@ -70,6 +73,10 @@ class Prover {
       samples_.draw(kBatch);
       check();
     }
+  }
+  void aim(double until) {
+    samples_.until(std::min(begin_ + ctx_.seconds * until, thread_seconds() + kAimingSeconds));
+    while (samples_.aim()) check();
   }
   static Rule sound_only(Rule rule) {
     auto other = [](const Condition& c) { return c.cls != ConditionClass::sound; };

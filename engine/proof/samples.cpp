@@ -1,11 +1,13 @@
 #include "engine/proof/samples.h"
 
 #include <algorithm>
+#include <limits>
 #include <random>
 
 #include "engine/base/diagnostics.h"
 #include "engine/proof/cpu_clock.h"
 #include "engine/proof/edit.h"
+#include "engine/proof/goals.h"
 #include "engine/proof/node_draw.h"
 
 namespace ferrule {
@@ -22,6 +24,17 @@ constexpr int kSteps = 10;
 /// so many draws for one.
 constexpr int kRelatives = 40, kRelativesOfRare = 75, kRare = 15;
 
+/// For one goal: graphs that are looked for, at first and while there is time, steps until it is
+/// given up and at a time, and those of the samples that are asked how near they are.
+constexpr int kOfGoal = 120, kMostOfGoal = 8 * kOfGoal, kGoalSteps = 4000, kStepsAtOnce = 60,
+              kBeginnings = 40;
+/// Graphs of one kind that steps start from.
+constexpr size_t kNear = 6;
+constexpr uint64_t kAll = ~uint64_t{0};
+constexpr int kCondition = 1 << 10;  // of nearness()
+/// Percent of the steps that start from nothing.
+constexpr int kAfresh = 25;
+
 bool typed(const Graph& g) {
   return std::ranges::all_of(
              g.outputs(), [&](ValueId v) { return g.value(v).type.dtype != DType::undefined; }) &&
@@ -31,6 +44,21 @@ bool typed(const Graph& g) {
 std::unique_ptr<Graph> changed(const Graph& g, std::initializer_list<const Mutation*> how) {
   auto out = g.clone();
   for (const Mutation* m : how) m->apply(*out);
+  return out;
+}
+
+/// Whether an input has no elements: what computes nothing is right.
+bool empty(const Graph& g) {
+  return std::ranges::any_of(g.inputs(), [&](ValueId v) {
+    const auto& s = g.value(v).type.shape;
+    return s && contains(*s, Dim(0));
+  });
+}
+
+size_t highest_rank(const Graph& g) {
+  size_t out = 0;
+  for (ValueId v : g.inputs())
+    if (const auto& s = g.value(v).type.shape) out = std::max(out, s->size());
   return out;
 }
 
@@ -211,6 +239,115 @@ void Samples::towards(std::unique_ptr<Graph> g) {
     if (u.fired || nearness(u.nearest) >= nearness(t.nearest))
       g = std::move(next), t = std::move(u);
   }
+}
+
+// --- ways to meet conditions
+
+void Samples::start_aims() {
+  aims_.emplace();
+  for (Goal& goal : goals_of(rule_)) {
+    Aim a{rule_, std::move(goal.numbers)};
+    a.rule.where = std::move(goal.where);
+    aims_->push_back(std::move(a));
+  }
+  if (aims_->empty()) return;
+  std::vector<const Graph*> firing, others;
+  for (const auto& [_, alike] : firing_)
+    for (size_t k : alike) firing.push_back(all_[k].graph.get());
+  for (const Sample& s : all_)
+    if (s.valid && !s.declined_by.empty()) others.push_back(s.graph.get());
+  for (const auto& from : {firing, others})
+    for (int n = 0; n < kBeginnings && !from.empty(); ++n) {
+      const Graph& g = *from[generator_->pick(from.size())];
+      if (empty(g)) continue;
+      for (Aim& a : *aims_) {
+        const Approach t = approach(a, g);
+        a.found += t.there ? 2 * kOfGoal / kBeginnings : 0;  // half of them, and it is met anyway
+        if (t.fits) keep(a, t.met, {g.clone(), t.nearness});
+      }
+    }
+}
+
+/// Whether a contract takes the nodes is a condition, too, which is not asked before the others are
+/// met.
+Samples::Approach Samples::approach(const Aim& a, const Graph& g) const {
+  constexpr int kTaken = 62;
+  Approach out{approach_rule(a.rule, g, ctx_.target, ctx_)};
+  const Trial& t = out.trial;
+  out.there = t.fired || !t.broken.empty();
+  out.fits = out.there || t.nearest.stage == Rejection::Stage::condition;
+  out.met = out.there ? kAll : t.met;
+  out.nearness = out.there ? std::numeric_limits<int>::max() : nearness(t.nearest);
+  if (out.there || !out.fits || !rule_.kernel) return out;
+  if (!approach_rule(bare_, g, ctx_.target, ctx_).fired) return out;
+  out.met |= uint64_t{1} << kTaken;
+  out.nearness += kCondition;
+  return out;
+}
+
+void Samples::keep(Aim& a, uint64_t met, Near g) {
+  std::vector<Near>& alike = a.near[{met, highest_rank(*g.graph)}];
+  g.kind = kind_of_instance(*g.graph);
+  if (std::ranges::find(alike, g.kind, &Near::kind) != alike.end()) return;
+  if (alike.size() < kNear)
+    alike.push_back(std::move(g));
+  else
+    alike[generator_->pick(kNear)] = std::move(g);
+}
+
+/// One that meets the goal, one of the nearest, or any that is kept.
+Samples::Near* Samples::from(Aim& a) {
+  if (a.near.empty()) return nullptr;
+  const auto nearness = [](const auto& n) { return n->second.front().nearness; };
+  std::vector<decltype(a.near.begin())> all;
+  for (auto it = a.near.begin(); it != a.near.end(); ++it) all.push_back(it);
+  if (generator_->chance(75)) {
+    const int most = nearness(*std::ranges::max_element(all, {}, nearness));
+    std::erase_if(all, [&](const auto& n) { return nearness(n) < most; });
+  }
+  std::vector<Near>& alike = all[generator_->pick(all.size())]->second;
+  return &alike[generator_->pick(alike.size())];
+}
+
+bool Samples::aim() {
+  if (!generator_) generator_.emplace(rule_, ctx_, hints_);
+  if (!aims_) start_aims();
+  for (int wanted = kOfGoal; wanted <= kMostOfGoal; wanted *= 2)
+    for (size_t tried = 0; tried < aims_->size() && in_time(); ++tried) {
+      Aim& a = (*aims_)[next_aim_++ % aims_->size()];
+      const int steps = a.found ? kGoalSteps * (wanted / kOfGoal) : kGoalSteps / 2;
+      if (a.found >= wanted || a.steps >= steps) continue;
+      step_towards(a);
+      return true;
+    }
+  return false;
+}
+
+void Samples::step_towards(Aim& a) {
+  generator_->aim(a.numbers);
+  for (int n = 0; n < kStepsAtOnce && in_time(); ++n) {
+    ++a.steps, ++counts_.graphs;
+    Near* near = generator_->chance(kAfresh) ? nullptr : from(a);
+    if (near && near->changes.empty()) near->changes = mutations(*near->graph, scope_);
+    towards(a, near ? generator_->moved(*near->graph, near->changes) : generator_->next(), near);
+  }
+  generator_->aim({});
+}
+
+/// What does not come nearer is kept for a few steps only: many small steps lead to graphs that
+/// have nothing to do with the rule.
+void Samples::towards(Aim& a, std::unique_ptr<Graph> g, const Near* from) {
+  constexpr int kAside = 2;
+  if (!g || !typed(*g) || empty(*g)) return;
+  ++counts_.valid;
+  Approach t = approach(a, *g);
+  if (!t.fits) return;
+  const int steps = from && t.nearness <= from->nearness ? from->steps + 1 : 0;
+  if (steps <= kAside) keep(a, t.met, {g->clone(), t.nearness, steps});
+  if (!t.there) return;
+  const int before = distinct_;
+  drawn(std::move(g), t.trial);
+  a.found += distinct_ > before;
 }
 
 void Samples::drawn(std::unique_ptr<Graph> g, const Trial& t) {

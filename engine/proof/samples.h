@@ -26,6 +26,9 @@ class Samples {
   /// Draws from the pattern until so many distinct graphs more on which the rule fires have been
   /// found, or nothing new comes up. Keeps those that fit the pattern; the others say nothing.
   void draw(int distinct);
+  /// Graphs that meet the conditions in each of their ways (goals.h), a few steps towards one of
+  /// them at a time. Whether there is more to look for.
+  bool aim();
   /// Two changes of a case at once: a mistake often needs an attribute and a size that go together.
   void pairs();
 
@@ -49,6 +52,33 @@ class Samples {
   void towards(std::unique_ptr<Graph> g);
   void drawn(std::unique_ptr<Graph> g, const Trial& t);
 
+  /// A graph on the way to a goal, steps since it came nearer, and its changes.
+  struct Near {
+    std::unique_ptr<Graph> graph;
+    int nearness = 0, steps = 0;
+    uint64_t kind = 0;
+    std::vector<Mutation> changes = {};
+  };
+  struct Aim {
+    Rule rule;
+    std::vector<int64_t> numbers;
+    /// By the conditions they meet and the highest rank.
+    std::map<std::pair<uint64_t, size_t>, std::vector<Near>> near = {};
+    int found = 0, steps = 0;
+  };
+  void start_aims();
+  struct Approach {
+    Trial trial;
+    bool there = false, fits = false;  ///< the rule fires; its pattern fits
+    uint64_t met = 0;
+    int nearness = 0;
+  };
+  Approach approach(const Aim& a, const Graph& g) const;
+  void step_towards(Aim& a);
+  Near* from(Aim& a);
+  void towards(Aim& a, std::unique_ptr<Graph> g, const Near* from);
+  void keep(Aim& a, uint64_t met, Near g);
+
   const Rule& rule_;
   Rule bare_;  ///< without conditions
   const ProofContext& ctx_;
@@ -63,6 +93,8 @@ class Samples {
   std::map<uint64_t, int> kinds_;        ///< drawn graphs on which the rule fires, by kind
   std::map<std::string, int> declined_;  ///< drawn graphs kept, by the condition that declines them
   std::optional<Generator> generator_;
+  std::optional<std::vector<Aim>> aims_;
+  size_t next_aim_ = 0;
   int distinct_ = 0, drawn_ = 0;  ///< drawn graphs: kinds on which the rule fires, all
 };
 

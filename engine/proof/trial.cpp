@@ -2,6 +2,7 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/graph/verify.h"
+#include "engine/match/trace.h"
 #include "engine/onnx/import.h"
 #include "engine/plan/rule_kinds.h"
 #include "engine/proof/meaning.h"
@@ -60,18 +61,25 @@ std::string refused(const Rule& rule, const Graph& g, const Match& m, const Proo
   return made.error().code == Code::rule_broken ? "broken" : "declined";
 }
 
-}  // namespace
+uint64_t met(const MatchTrace& trace) {
+  uint64_t out = 0;
+  for (size_t k = 0; k < trace.conditions.size() && k < 64; ++k)
+    out |= uint64_t{trace.conditions[k].truth == Truth::yes} << k;
+  return out;
+}
 
-Trial attempt_rule(const Rule& rule, const Graph& g, const Target* target,
-                   const ProofContext& ctx) {
+Trial attempted(const Rule& rule, const MatchContext& mc, const ProofContext& ctx) {
+  const Graph& g = mc.graph;
   Trial t;
   t.nearest.rule = &rule;
   t.nearest.id = "structure";
   t.nearest.why = "no node fits the pattern's root";
-  const MatchContext mc{g, *ctx.ops, *ctx.limits, target};
   bool first = true;
   auto consider = [&](Rejection r) {
-    if (first || nearness(r) > nearness(t.nearest)) t.nearest = std::move(r);
+    if (first || nearness(r) > nearness(t.nearest)) {
+      t.nearest = std::move(r);
+      if (mc.trace) t.met = met(*mc.trace);
+    }
     first = false;
   };
   for (NodeId n : g.order()) {
@@ -91,6 +99,21 @@ Trial attempt_rule(const Rule& rule, const Graph& g, const Target* target,
     t.fired = true;
   }
   return t;
+}
+
+}  // namespace
+
+Trial attempt_rule(const Rule& rule, const Graph& g, const Target* target,
+                   const ProofContext& ctx) {
+  return attempted(rule, {g, *ctx.ops, *ctx.limits, target}, ctx);
+}
+
+Trial approach_rule(const Rule& rule, const Graph& g, const Target* target,
+                    const ProofContext& ctx) {
+  MatchTrace all;
+  MatchContext mc{g, *ctx.ops, *ctx.limits, target};
+  mc.explain = false, mc.trace = &all;
+  return attempted(rule, mc, ctx);
 }
 
 void run_to_rest(Trial& t, const Rule& rule, const Graph& g, const Target* target,

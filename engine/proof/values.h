@@ -22,6 +22,10 @@ enum class Magnitudes : uint8_t {
 Tensor drawn_tensor(DType dtype, const std::vector<int64_t>& dims, Draw& draw,
                     Magnitudes magnitudes);
 
+/// Integers, all of them next to the greatest or all next to the least of their type: sums of their
+/// products are as large as they get.
+Tensor extreme_tensor(DType dtype, const std::vector<int64_t>& dims, Draw& draw);
+
 /// Lengths of sequences that have up to `most` elements, one at least.
 Tensor drawn_lengths(DType dtype, const std::vector<int64_t>& dims, int64_t most, Draw& draw);
 

@@ -314,6 +314,10 @@ TEST_CASE("resize") {
   CHECK(resized({{"mode", std::string("nearest")},
                  {"coordinate_transformation_mode", std::string("asymmetric")},
                  {"nearest_mode", std::string("floor")}}) == Values{0, 0, 4, 4});
+  for (const double d :
+       values(run_op({"Resize", {{"mode", std::string("nearest")}}},
+                     {f32({1, 1, 1, 2}, {-0.0f, -0.0f}), std::nullopt, f32({4}, {1, 1, 1, 2})})))
+    CHECK(std::signbit(d));
   CHECK(resized({{"mode", std::string("linear")},
                  {"coordinate_transformation_mode", std::string("align_corners")}})[1] ==
         doctest::Approx(4.0 / 3));

@@ -48,6 +48,22 @@ const Case kWrong[] = {
      "hi) }",
      "where:\n  - {id: far, sound: \"value(lo) <= -100 and value(hi) >= 100 and same_shape(x, "
      "y)\", why: \"no\"}\n"},
+    {"a branch that seldom holds", "exact",
+     "y = SpaceToDepth<blocksize=$b>(DepthToSpace<blocksize=$b, mode=$m>(x))", "y = x",
+     "g (float[1,4,2,2] i) => (float[1,4,2,2] o) { t = DepthToSpace<blocksize=2, mode=\"DCR\">(i) "
+     "o = SpaceToDepth<blocksize=2>(t) }",
+     "where:\n  - {id: order, sound: \"m == 'DCR' or dim(x, 1) == b * b or b > 2\", why: "
+     "\"no\"}\n"},
+    {"sums of integers as long as they may be", "exact", "y = MatMulInteger(a, b)",
+     "y = Cast<to=i32>(MatMul(Cast<to=f32>(a), Cast<to=f32>(b)))",
+     "g (uint8[3,4] i, int8[4,2] j) => (int32[3,2] o) { o = MatMulInteger(i, j) }",
+     "where:\n  - {id: short, sound: \"dim(a, -1) <= 1024\", why: \"no\"}\nonce: true\n"},
+    {"axes behind those that are asked about", "exact",
+     "y = Transpose<perm=$p>(Transpose<perm=$p>(x))", "y = x",
+     "g (float[2,2,2] i) => (float[2,2,2] o) { t = Transpose<perm=[1,0,2]>(i) o = "
+     "Transpose<perm=[1,0,2]>(t) }",
+     "where:\n  - {id: twice, sound: \"all(k in range(0, 5): k >= rank(x) or p[p[k]] == k)\", "
+     "why: \"no\"}\n  - {id: same, sound: \"same_shape(x, y)\", why: \"no\"}\n"},
     {"an axis that is right for rank 2 only", "exact",
      "y = Transpose<perm=$p>(Softmax<axis=-1>(Transpose<perm=$p>(x)))", "y = Softmax<axis=0>(x)",
      "g (float[2,3] i) => (float[2,3] o) { t = Transpose<perm=[1,0]>(i) s = Softmax<axis=-1>(t) o "
