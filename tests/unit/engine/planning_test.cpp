@@ -4,6 +4,7 @@
 #include <fstream>
 #include <map>
 
+#include "engine/group/window.h"
 #include "engine/plan/layouts.h"
 #include "engine/plan/plan.h"
 #include "tests/unit/engine/shipped.h"
@@ -224,15 +225,16 @@ roles: {x: x, values: v, indices: i, k: "value(k)"}
   o.rule_dirs = {rules_dir(), own};
   o.target = "cpu-avx2";
   o.allow_unproven = {"again"};
-  o.near_misses = true;
   const auto k = must(load_knowledge(o));
   const Fused f = must(fuse(graph("g (float[2,7] x) => (float[2,3] v, int64[2,3] i) "
                                   "<int64[1] k = {3}> { p = Softmax(x) v, i = TopK(p, k) }"),
                             *k, o));
   CHECK(f.graph.live_nodes() == 1);
-  CHECK(std::ranges::any_of(f.near_misses, [](const Rejection& r) {
-    return r.rule->id == "again" && r.why.find("is a group already") != std::string::npos;
-  }));
+  const auto again = std::ranges::find(k->rules.rules, "again", &Rule::id);
+  const Attempt once_more =
+      match_window(**again, f.graph.order()[0], {f.graph, k->ops, o.limits, &k->target});
+  REQUIRE(std::holds_alternative<Rejection>(once_more));
+  CHECK(std::get<Rejection>(once_more).why.find("is a group already") != std::string::npos);
 }
 
 TEST_CASE("roles whose leading axes differ in size are no group") {
