@@ -155,6 +155,7 @@ struct Met {
   bool overflow =
       false;  ///< a value is finite in f64 and not in its own type, or f64 itself overflows
   bool underflow = false;  ///< a value is 0 and not so in f64, or f64 itself underflows
+  bool subnormal = false;  ///< a value has fewer digits than its type
   bool undefined = false;  ///< NaN became an integer, which ONNX leaves open
 };
 
@@ -195,6 +196,8 @@ class Watch {
       const Tensor* want = n.outputs[k] ? truth(n.outputs[k]) : nullptr;
       if (!want || want->numel() != out[k].numel()) continue;
       met_.undefined |= nan && is_int(out[k].dtype());
+      const double normal =
+          is_float(out[k].dtype()) ? std::ldexp(1.0, float_limits(out[k].dtype()).min_exponent) : 0;
       for (int64_t i = 0; is_float(out[k].dtype()) && i < out[k].numel(); ++i) {
         const double have = out[k].at_f64(i), wide = want->at_f64(i);
         met_.overflow |= !std::isfinite(have) && (std::isfinite(wide) || beyond);
@@ -202,6 +205,7 @@ class Watch {
         met_.overflow |=
             std::isnan(have) && std::isinf(wide) && !met_.underflow;  // inside of a sum
         met_.underflow |= have == 0 && (wide != 0 || beyond);
+        met_.subnormal |= have != 0 && std::abs(have) < normal;
       }
     }
   }
@@ -245,12 +249,13 @@ class Output {
   }
   bool done() const { return open_.empty(); }
   /// What is finite and was not is what underflow took from the graph before: the logarithm of a 0
-  /// that is none; or what is near the f64 value where nothing was left of it.
+  /// that is none; or what is near the f64 value where nothing was left of it, or less than that.
   void forgive_lost() {
     std::erase_if(open_, [&](const Element& e) {
       const double want = want_.at_f64(e.at), got = got_.at_f64(e.at), truth = truth_.at_f64(e.at);
-      return std::isfinite(got) && (!std::isfinite(want) || want == 0) &&
-             std::abs(got - truth) <= kNear * std::abs(truth);
+      const double off = std::abs(got - truth);
+      return std::isfinite(got) && off <= kNear * std::abs(truth) &&
+             (!std::isfinite(want) || off <= std::abs(want - truth));
     });
   }
   int64_t first() const { return open_.front().at; }
@@ -389,7 +394,7 @@ std::string unexplained(const ArbiterCase& c, const Semantics& ops, const Limits
     if (was.overflow || is.overflow || was.undefined || is.undefined ||
         (c.ordinary && was.underflow))
       return "";
-    if (was.underflow) outputs[k].forgive_lost();
+    if (was.underflow || was.subnormal) outputs[k].forgive_lost();
     if (outputs[k].done()) continue;
     return told(k, outputs[k].first());
   }
