@@ -54,7 +54,7 @@ class PlanWriter {
     const NodeId id = g_.add_node(std::move(n));
     for (const Use& u : r.readers) g_.set_input(u.node, static_cast<size_t>(u.slot), out);
     if (r.output) {
-      for (size_t k : outputs_.at(r.value)) g_.set_output(k, out);
+      for (size_t k : outputs_[r.value]) g_.set_output(k, out);
       g_.rename(out, made);
     }
     layouts_.of.resize(g_.value_slots(), r.to);
