@@ -1,6 +1,7 @@
 #include "engine/graph/made_constants.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace ferrule {
 
@@ -14,7 +15,9 @@ Tensor MadeConstants::get(std::string_view recipe, std::span<const Tensor> sourc
   if (auto it = made_.find(key);
       it != made_.end() && std::ranges::all_of(it->second.sources, alive))
     if (auto found = it->second.tensor.lock()) return *found;
-  std::erase_if(made_, [&](const auto& entry) { return !alive(entry.second.tensor); });
+  // Those that are gone are looked for now and then only: a plan may join many.
+  if (std::has_single_bit(made_.size()))
+    std::erase_if(made_, [&](const auto& entry) { return !alive(entry.second.tensor); });
   Tensor made = make();
   made_.insert_or_assign(std::move(key), Made{{sources.begin(), sources.end()}, WeakTensor(made)});
   return made;
