@@ -161,14 +161,19 @@ bool is_part(std::string_view name) {
 
 // --- files
 
-struct Descriptor {
+}  // namespace
+
+/// Closes what it holds.
+struct CacheFile {
   int fd = -1;
-  explicit Descriptor(int f) : fd(f) {}
-  Descriptor(const Descriptor&) = delete;
-  ~Descriptor() {
+  explicit CacheFile(int f) : fd(f) {}
+  CacheFile(const CacheFile&) = delete;
+  ~CacheFile() {
     if (fd >= 0) ::close(fd);
   }
 };
+
+namespace {
 
 /// Root is trusted as it is everywhere else on the machine.
 bool trusted(uid_t owner) { return owner == geteuid() || owner == 0; }
@@ -209,7 +214,7 @@ std::optional<std::string> read_all(int fd, int64_t size) {
 /// A trusted file's bytes; nothing when it is missing (`there` false), of others, or of no possible
 /// size.
 std::optional<std::string> read_entry(int folder, const std::string& name, bool& there) {
-  Descriptor file(::openat(folder, name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  CacheFile file(::openat(folder, name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   there = file.fd >= 0 || errno == ELOOP || errno == EACCES;
   struct stat st;
   if (file.fd < 0 || ::fstat(file.fd, &st) != 0 || !trusted_file(st) || st.st_size > kMaxEntry)
@@ -262,7 +267,7 @@ int write_all(int fd, std::initializer_list<std::string_view> pieces) {
 bool abandoned(int folder, const char* name, const struct stat& st) {
   if (age(st) < kYoungSeconds) return false;
   if (age(st) > kPartSeconds) return true;
-  Descriptor file(::openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  CacheFile file(::openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   return file.fd >= 0 && ::flock(file.fd, LOCK_EX | LOCK_NB) == 0;
 }
 
@@ -290,8 +295,8 @@ std::vector<Listed> list(int folder) {
 
 }  // namespace
 
-struct DiskCache::Folder : Descriptor {
-  using Descriptor::Descriptor;
+struct DiskCache::Folder : CacheFile {
+  using CacheFile::CacheFile;
 };
 
 DiskCache::DiskCache(std::string root, int64_t limit_bytes)
@@ -337,7 +342,7 @@ std::shared_ptr<const DiskCache::Folder> DiskCache::look(bool make) {
   struct stat st;
   if (!folder || ::fstat(folder->fd, &st) != 0 || st.st_nlink == 0) {
     if (make) make_folders(root_);
-    Descriptor root(::open(root_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    CacheFile root(::open(root_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (root.fd < 0 || ::fstat(root.fd, &st) != 0) {
       if (make)
         complain(fmt::format("nothing can be kept in the cache {}: {}", escape(root_),
@@ -418,7 +423,7 @@ int DiskCache::write_entry(int folder, const std::string& name, std::string_view
   uint64_t unique = static_cast<uint64_t>(serial_++);
   [[maybe_unused]] ssize_t n = ::getrandom(&unique, sizeof unique, GRND_NONBLOCK);
   const std::string part = fmt::format("{}.{}-{:x}{}", name, getpid(), unique, kPart);
-  Descriptor file(
+  CacheFile file(
       ::openat(folder, part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (file.fd < 0) return errno;
   ::flock(file.fd, LOCK_EX | LOCK_NB);
@@ -432,7 +437,7 @@ int DiskCache::write_entry(int folder, const std::string& name, std::string_view
 
 /// What killed writers left, and the least recently used entries where there is too much.
 void DiskCache::sweep(int folder) {
-  Descriptor mark(
+  CacheFile mark(
       ::openat(folder, kSwept.data(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (mark.fd >= 0) ::futimens(mark.fd, nullptr);
   std::vector<Listed> entries;

@@ -8,7 +8,7 @@
 #include "engine/graph/verify.h"
 #include "engine/interpreter/interpreter.h"
 #include "engine/onnx/infer_onnx.h"
-#include "engine/plan/rule_kinds.h"
+#include "engine/plan/match_any.h"
 #include "engine/proof/stamp.h"
 #include "engine/rewrite/known_failures.h"
 #include "engine/rewrite/rewrite.h"

@@ -17,7 +17,7 @@ step() { printf '\n%s%s%s\n' "$bold" "$*" "$plain"; }
 run() { printf '$ %s\n' "$*"; "$@"; }
 
 mkdir -p "$out"
-wheel=${FERRULE_WHEEL:-$(find dist -name 'ferrule-*.whl' 2>/dev/null | sort | tail -n 1)}
+wheel=${FERRULE_WHEEL:-$(find dist -name 'ferrule-*.whl' 2>/dev/null | sort | tail -n 1 || true)}
 if [[ -n $wheel ]]; then
   step "1. Install $wheel"
   # shellcheck source=../tests/setup/versions.env

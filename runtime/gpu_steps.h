@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "codegen/cuda/launch.h"
+#include "codegen/cuda/plan_launch.h"
 #include "codegen/cuda/library_attention.h"
 #include "engine/base/applicable.h"
 #include "engine/target/target.h"

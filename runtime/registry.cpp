@@ -12,6 +12,7 @@
 #include <mutex>
 
 #include "engine/base/diagnostics.h"
+#include "engine/base/environment.h"
 #include "runtime/abi.h"
 #include "runtime/null/backend.h"
 #include "runtime/reference/backend.h"
@@ -54,7 +55,8 @@ int64_t spin_rounds() {
 /// sleeps takes as long to wake up). libgomp reads it once, when the backend brings it in; the
 /// user's own choice stays.
 void limit_spinning() {
-  if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY")) return;
+  if (!environment(Variable::spin_count).empty() || !environment(Variable::wait_policy).empty())
+    return;
   setenv("GOMP_SPINCOUNT", std::to_string(spin_rounds()).c_str(), 0);
 }
 

@@ -2,13 +2,14 @@
 
 #include <dlfcn.h>
 
-#include <cstdlib>
 #include <filesystem>
+
+#include "engine/base/environment.h"
 
 namespace ferrule {
 
 std::string shipped_rules() {
-  if (const char* given = std::getenv("FERRULE_RULES"); given && *given) return given;
+  if (std::string given = environment(Variable::rules); !given.empty()) return given;
   static const char anchor = 0;
   Dl_info info{};
   std::error_code ec;

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "codegen/cuda/launch.h"
+#include "codegen/cuda/plan_launch.h"
 #include "codegen/program/row_loops.h"
 #include "engine/base/applicable.h"
 

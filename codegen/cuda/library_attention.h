@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/cuda/launch.h"
+#include "codegen/cuda/plan_launch.h"
 #include "engine/target/target.h"
 
 namespace ferrule {

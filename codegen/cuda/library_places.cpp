@@ -3,9 +3,10 @@
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <functional>
+
+#include "engine/base/environment.h"
 
 namespace ferrule {
 namespace {
@@ -32,9 +33,9 @@ std::vector<std::string> wheel_folders() {
 std::vector<std::string> library_places(std::string_view name) {
   std::vector<std::string> out;
   auto add = [&](const std::string& folder) { out.push_back(folder + "/" + std::string(name)); };
-  for (const char* variable : {"CUDA_HOME", "CUDA_PATH"})
-    if (const char* home = std::getenv(variable))
-      for (const char* folder : {"/lib64", "/lib"}) add(std::string(home) + folder);
+  for (const Variable variable : {Variable::cuda_home, Variable::cuda_path})
+    if (const std::string home = environment(variable); !home.empty())
+      for (const char* folder : {"/lib64", "/lib"}) add(home + folder);
   for (const std::string& folder : wheel_folders()) add(folder);
   out.emplace_back(name);
   for (const char* folder : {"/lib64", "/lib", "/targets/x86_64-linux/lib"})

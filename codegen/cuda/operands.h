@@ -3,7 +3,7 @@
 #pragma once
 #include <vector>
 
-#include "codegen/cuda/launch.h"
+#include "codegen/cuda/plan_launch.h"
 #include "codegen/program/layers_to_launches.h"
 #include "engine/base/applicable.h"
 

@@ -57,7 +57,7 @@ bool is_float(DType t);  ///< f16, bf16, f32, f64 and the 8-bit and 4-bit floats
 bool is_signed_int(DType t);
 bool is_unsigned_int(DType t);
 inline bool is_int(DType t) { return is_signed_int(t) || is_unsigned_int(t); }
-/// The type arithmetic is done in: f32 for f16 / bf16 / fp8, itself otherwise (design.md §4.7).
+/// The type arithmetic is done in: f32 for f16 / bf16 / fp8, itself otherwise.
 DType compute_type(DType t);
 
 float f16_to_float(uint16_t bits);

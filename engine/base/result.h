@@ -10,7 +10,7 @@
 
 namespace ferrule {
 
-/// Whose fault it was, and with it the process's exit code (design.md §7).
+/// Whose fault it was, and with it the process's exit code.
 enum class Exit : int {
   ok = 0,
   differs = 1,

@@ -1,5 +1,5 @@
 // Every tolerance there is, by element type and by what was computed. Nothing else in the
-// repository holds one, and none is widened to make a case pass (reliability.md's classes T0 to T2,
+// repository holds one, and none is widened to make a case pass (classes T0 to T2,
 // and end to end).
 #pragma once
 #include <limits>

@@ -1,6 +1,6 @@
 // Contracts whose files stand for single nodes (rules/contracts: convolutions, products, poolings,
 // copies, …), and the tail behind such a node. Contracts that are made of regions or of all their
-// nodes together are contracts.h's, which asks this one, too.
+// nodes together are accepts.h's, which asks this one, too.
 #pragma once
 #include <span>
 #include <string>
@@ -13,7 +13,7 @@
 
 namespace ferrule {
 
-/// contracts.h's `accepts` for them.
+/// accepts.h's `accepts` for them.
 Accept accepts_anchored(const Graph& g, std::span<const NodeId> nodes, NodeId anchor,
                         std::string_view contract, const Target& target, const Semantics& ops,
                         bool explain = true);

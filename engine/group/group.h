@@ -1,13 +1,13 @@
 // How a group is judged, named and made: nodes become one node `group.<contract>` with the
 // originals as its body.
 #pragma once
-#include "engine/contract/contracts.h"
+#include "engine/contract/accepts.h"
 #include "engine/group/body.h"
 #include "engine/match/match_rule.h"
 
 namespace ferrule {
 
-/// Whether the rule's contract has a kernel for these nodes as one group (contracts.h), groups
+/// Whether the rule's contract has a kernel for these nodes as one group (accepts.h), groups
 /// flattened; unknown without a target. `body`: theirs, for the group that they may become.
 Accept accepts_group(const Rule& rule, std::span<const NodeId> nodes, const MatchContext& ctx,
                      std::shared_ptr<const Body>* body = nullptr);

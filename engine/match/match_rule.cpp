@@ -10,7 +10,7 @@
 #include <unordered_set>
 
 #include "engine/base/diagnostics.h"
-#include "engine/contract/contracts.h"
+#include "engine/contract/accepts.h"
 #include "engine/graph/open_sizes.h"
 #include "engine/match/facts.h"
 #include "engine/match/pattern_matcher.h"

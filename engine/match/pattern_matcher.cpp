@@ -212,15 +212,15 @@ bool Matcher::matched_call(const PatternExpr& e, NodeId id, const std::vector<st
   if (!attributes(e, id) || !results_fit(e, id, results)) return false;
   if (!deterministic(n)) return fail(Fail::random, &e, {}, id);
   if (e.shape && !shape(e, n.outputs[0])) return false;
-  if (results)
-    for (size_t k = 0; k < results->size(); ++k)
-      if (names_list((*results)[k]))
-        lists_.emplace_back(
-            &(*results)[k],
-            std::vector(n.outputs.begin() + static_cast<long>(std::min(k, n.outputs.size())),
-                        n.outputs.end()));
-      else if (!(*results)[k].empty() && !bind_value(e, (*results)[k], g_.output(id, k)))
-        return false;
+  for (size_t k = 0; results && k < results->size(); ++k) {
+    if (names_list((*results)[k]))
+      lists_.emplace_back(
+          &(*results)[k],
+          std::vector(n.outputs.begin() + static_cast<long>(std::min(k, n.outputs.size())),
+                      n.outputs.end()));
+    else if (!(*results)[k].empty() && !bind_value(e, (*results)[k], g_.output(id, k)))
+      return false;
+  }
   matched_.push_back(id);
   if (ctx_.trace) calls_.resize(matched_.size()), calls_.back() = &e;
   if (!e.label.empty()) nodes_.emplace_back(&e.label, id);

@@ -48,7 +48,7 @@ FileContents contents_of(const Model& m);
 /// errors: formula_invalid, bad_attribute, unsupported_operator, limit_exceeded.
 Status write_functions(Model& m, const Semantics& ops, const Limits& limits);
 
-// --- structure.cpp: what must hold before anything walks the model freely
+// --- check_structure.cpp: what must hold before anything walks the model freely
 using Opsets = std::map<std::string, int64_t>;
 Result<Opsets> read_opsets(
     const google::protobuf::RepeatedPtrField<onnx::OperatorSetIdProto>& imports,

@@ -5,7 +5,7 @@
 #include "engine/base/applicable.h"
 #include "engine/base/diagnostics.h"
 #include "engine/interpreter/interpreter.h"
-#include "engine/plan/layouts.h"
+#include "engine/plan/choose_layouts.h"
 
 namespace ferrule {
 namespace {

@@ -6,7 +6,7 @@
 #include <map>
 #include <optional>
 
-#include "engine/contract/contracts.h"
+#include "engine/contract/accepts.h"
 #include "engine/graph/graph.h"
 #include "engine/plan/layout.h"
 #include "engine/plan/nested.h"

@@ -1,6 +1,6 @@
 #include "engine/plan/slices.h"
 
-#include "engine/contract/contracts.h"
+#include "engine/contract/accepts.h"
 #include "engine/semantics/movement.h"
 
 namespace ferrule {

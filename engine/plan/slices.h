@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/graph/graph.h"
-#include "engine/plan/layouts.h"
+#include "engine/plan/choose_layouts.h"
 #include "engine/semantics/semantics.h"
 
 namespace ferrule {

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "engine/base/diagnostics.h"
-#include "engine/contract/contracts.h"
+#include "engine/contract/accepts.h"
 #include "engine/graph/compare.h"
 #include "engine/interpreter/interpreter.h"
 #include "engine/proof/arbiter.h"

@@ -1,4 +1,4 @@
-// Whether rules do what they say (design.md §4.5): the tests inside a rule, and proofs of rewrites
+// Whether rules do what they say: the tests inside a rule, and proofs of rewrites
 // by search. A proof draws graphs from the rule's pattern (generate.h), changes its author's cases
 // (edit.h), compares before and after in the interpreter wherever the rule fires (agree.h), and
 // drops each sound condition in turn to find a graph that only it keeps from going wrong.
@@ -63,7 +63,7 @@ struct ConditionProof {
 };
 std::string_view name(ConditionProof::State s);
 
-/// What a rule promises of its results (design.md §4.5), from the strongest to the weakest; none:
+/// What a rule promises of its results, from the strongest to the weakest; none:
 /// nothing that is sold.
 enum class Numerics : uint8_t { exact, signed_zero, reassociating, approximate, reduced, none };
 

@@ -1,4 +1,4 @@
-// Which rewrites may run: those with a proof stamp, and those proved now (design.md §4.5). A stamp
+// Which rewrites may run: those with a proof stamp, and those proved now. A stamp
 // is a hash of what a proof depends on: the rule as written and as loaded, the formulas of the
 // operators that it names (or whose class it names), ferrule's version, the prover's own. Shipped
 // stamps are in proved.txt of a rules folder (`ferrule rules test --stamp` writes it); those of a

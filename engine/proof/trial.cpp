@@ -4,7 +4,7 @@
 #include "engine/graph/verify.h"
 #include "engine/match/trace.h"
 #include "engine/onnx/import.h"
-#include "engine/plan/rule_kinds.h"
+#include "engine/plan/match_any.h"
 #include "engine/proof/meaning.h"
 #include "engine/rewrite/replacement.h"
 

@@ -1,4 +1,4 @@
-// A rule as plain structs: exactly what its YAML file says (design.md §4), parsed and checked, no
+// A rule as plain structs: exactly what its YAML file says, parsed and checked, no
 // behaviour. load.h fills it, print (rule -> YAML) inverts it, match/ rewrite / group read it.
 #pragma once
 #include <functional>
@@ -20,7 +20,7 @@ struct Contract;  // contract.h
 enum class RuleKind { rewrite, absorb, window, region, merge, place };
 std::string_view name(RuleKind k);
 
-/// Class of a condition (design.md §4.4).
+/// Class of a condition.
 enum class ConditionClass { sound, kernel, profit };
 std::string_view name(ConditionClass c);
 

@@ -58,7 +58,7 @@ const Rule* find_rule(const Node& n) {
     Table t;
     add_window_rules(t);
     add_movement_rules(t);
-    add_reduce_rules(t);
+    add_select_rules(t);
     return t;
   }();
   if (!n.domain.empty()) return nullptr;

@@ -58,6 +58,6 @@ void derive_contents(InferenceContext& c);
 using Table = std::map<std::string_view, Rule>;
 void add_window_rules(Table& t);    // infer_window.cpp: convolution, pooling, matrix product
 void add_movement_rules(Table& t);  // infer_movement.cpp: what moves or selects elements
-void add_reduce_rules(Table& t);    // infer_reduce.cpp: reductions, norms, makers of tensors
+void add_select_rules(Table& t);    // infer_select.cpp: norms, selections, makers of tensors
 
 }  // namespace ferrule::infer_detail

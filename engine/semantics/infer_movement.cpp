@@ -237,7 +237,8 @@ Status slice(InferenceContext& c) {
   Shape out = *c.shape(0);
   auto starts = c.contents(1), ends = c.contents(2);
   auto axes = c.ints(3), steps = c.ints(4);
-  std::optional<size_t> count = starts ? std::optional(starts->size()) : std::nullopt;
+  std::optional<size_t> count;
+  if (starts) count = starts->size();
   for (size_t i = 1; i < c.n.inputs.size() && !count; ++i) count = length_of_list(c, i);
   if (count && *count > out.size())
     return c.wrong(fmt::format("it has {} starts, its input is {}", *count, str(out)));

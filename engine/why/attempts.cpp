@@ -7,7 +7,7 @@
 #include "engine/base/diagnostics.h"
 #include "engine/match/facts.h"
 #include "engine/match/pattern_matcher.h"
-#include "engine/plan/rule_kinds.h"
+#include "engine/plan/match_any.h"
 #include "engine/why/internal.h"
 
 namespace ferrule::why {

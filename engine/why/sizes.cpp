@@ -3,7 +3,7 @@
 #include <set>
 
 #include "engine/base/diagnostics.h"
-#include "engine/contract/contracts.h"
+#include "engine/contract/accepts.h"
 #include "engine/why/internal.h"
 
 namespace ferrule::why {

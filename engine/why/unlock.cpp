@@ -8,7 +8,7 @@
 #include "engine/graph/open_sizes.h"
 #include "engine/match/facts.h"
 #include "engine/match/pattern_matcher.h"
-#include "engine/plan/rule_kinds.h"
+#include "engine/plan/match_any.h"
 #include "engine/rule/text.h"
 #include "engine/semantics/movement.h"
 #include "engine/why/internal.h"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Recipe: a fusion that no kernel computes so far. A contract's file says what the new kernel computes, of which roles; a rule
 # binds them; the targets that have it say so; the kernel is a file in runtime/cpu/kernels with a row in
-# runtime/own_kernels.def. The rule is proved against the contract's `means`, the kernel against the nodes.
+# runtime/cpu_kernels.def. The rule is proved against the contract's `means`, the kernel against the nodes.
 # `git apply examples/add_contract/kernel.patch && ninja -C build` does it for good; here it is built beside.
 cd "$(dirname "${BASH_SOURCE[0]}")"
 source ../recipe.sh

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Recipe: a kernel for an operator that is only interpreted so far. It is a recipe with C++: a contract's file in rules/contracts
 # that says what it computes and when it can be used, the targets that have it, a file in runtime/cpu/kernels and its row in
-# runtime/own_kernels.def.
+# runtime/cpu_kernels.def.
 # `git apply examples/add_kernel/kernel.patch && ninja -C build` does it for
 # good; here it is built beside, and the sources stay as they are.
 cd "$(dirname "${BASH_SOURCE[0]}")"

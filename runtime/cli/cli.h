@@ -35,9 +35,9 @@ struct Common {
 /// A command's body: returns the exit code, or an error that main prints.
 using Command = std::function<Result<Exit>(const Common&)>;
 
-/// Adds the options every command takes; `model`: also the positional MODEL.
 /// What was printed may still wait: a full disk or a closed pipe is found here.
 Status flush_output();
+/// Adds the options every command takes; `model`: also the positional MODEL.
 void add_common(CLI::App& command, Common& common, bool model);
 /// --override, for the commands without a model where it means something.
 void add_override(CLI::App& command, Common& common);

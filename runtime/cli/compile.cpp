@@ -16,7 +16,7 @@
 #include "codegen/cpu/llvm.h"
 #include "codegen/cpu/loop_nest.h"
 #include "codegen/cpu/row_nest.h"
-#include "codegen/cuda/launch.h"
+#include "codegen/cuda/plan_launch.h"
 #include "codegen/cuda/library_attention.h"
 #include "codegen/cuda/nvrtc.h"
 #include "codegen/cuda/operands.h"

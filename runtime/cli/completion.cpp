@@ -5,6 +5,7 @@
 #include <iostream>
 #include <set>
 
+#include "engine/base/environment.h"
 #include "runtime/cli/cli.h"
 #include "runtime/cli/terminal.h"
 
@@ -273,10 +274,9 @@ std::string manual(const std::vector<Spoken>& all) {
   out +=
       ".SH EXIT STATUS\n.nf\n0   fine\n1   results differ\n2   bad usage or input\n3   not "
       "supported\n4   a limit was met\n5   something is missing on this machine\n70  a mistake of "
-      "ferrule's\n.fi\n.SH ENVIRONMENT\n.TP\n\\fBFERRULE_CACHE\\fR\nthe folder for compiled "
-      "kernels "
-      "and proofs\n.TP\n\\fBFERRULE_PYTHON\\fR\nthe Python that has ONNX Runtime, for \\fBverify "
-      "\\-\\-against ort\\fR\n.TP\n\\fBNO_COLOR\\fR\nno colours\n";
+      "ferrule's\n.fi\n.SH ENVIRONMENT\n";
+  for (const VariableDoc& v : environment_docs())
+    out += ".TP\n\\fB" + roff(std::string(v.name)) + "\\fR\n" + roff(std::string(v.says)) + "\n";
   return out;
 }
 

@@ -144,7 +144,7 @@ std::string roles_text(const Graph& g, NodeId id) {
 /// for all that there are.
 constexpr std::string_view kOwnKernels[] = {
 #define FERRULE_OWN_KERNEL(contract, factory) contract,
-#include "runtime/own_kernels.def"
+#include "runtime/cpu_kernels.def"
 #undef FERRULE_OWN_KERNEL
 };
 

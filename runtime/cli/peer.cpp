@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "engine/base/diagnostics.h"
+#include "engine/base/environment.h"
 #include "engine/graph/npz.h"
 #include "runtime/candidate_check.h"
 
@@ -56,8 +57,8 @@ struct PeerFolder {
 
 Result<PeerResults> onnx_runtime(const std::string& model, const std::vector<Port>& outputs,
                                  const Tensors& inputs, int threads, double seconds) {
-  const char* named = std::getenv("FERRULE_PYTHON");
-  const std::string python = named && *named ? named : "python3";
+  const std::string named = environment(Variable::python);
+  const std::string python = named.empty() ? "python3" : named;
   std::error_code ec;
   std::string folder = (fs::temp_directory_path(ec) / "ferrule-peer-XXXXXX").string();
   if (ec || !::mkdtemp(folder.data()))

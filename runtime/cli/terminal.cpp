@@ -9,6 +9,8 @@
 #include <iostream>
 #include <vector>
 
+#include "engine/base/environment.h"
+
 namespace ferrule::cli {
 namespace {
 
@@ -113,14 +115,14 @@ class Folding final : public std::streambuf {
 }  // namespace
 
 bool on_terminal(int fd) {
-  const char* term = std::getenv("TERM");
-  return ::isatty(fd) && term && std::string_view(term) != "dumb";
+  const std::string term = environment(Variable::terminal);
+  return ::isatty(fd) && !term.empty() && term != "dumb";
 }
 
 size_t width_of(int fd) {
   if (!::isatty(fd)) return 0;
-  if (const char* columns = std::getenv("COLUMNS"))
-    if (const int n = std::atoi(columns); n > 0) return static_cast<size_t>(n);
+  if (const int n = std::atoi(environment(Variable::columns).c_str()); n > 0)
+    return static_cast<size_t>(n);
   winsize size{};
   return ::ioctl(fd, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
@@ -157,8 +159,8 @@ void print_unfolded() {
 
 std::string painted(std::string_view text, Paint paint, size_t pad) {
   const std::string spaces(pad > text.size() ? pad - text.size() : 0, ' ');
-  const char* none = std::getenv("NO_COLOR");
-  if ((none && *none) || !on_terminal(STDOUT_FILENO)) return std::string(text) + spaces;
+  if (!environment(Variable::no_colour).empty() || !on_terminal(STDOUT_FILENO))
+    return std::string(text) + spaces;
   constexpr const char* kCodes[] = {"32", "33", "31"};
   return fmt::format("\033[{}m{}\033[0m{}", kCodes[static_cast<size_t>(paint)], text, spaces);
 }

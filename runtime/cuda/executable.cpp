@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "codegen/cuda/launch.h"
+#include "codegen/cuda/plan_launch.h"
 #include "engine/base/diagnostics.h"
 #include "runtime/cuda/kernels/several.h"
 #include "runtime/in_place.h"

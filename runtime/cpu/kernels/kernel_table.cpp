@@ -4,13 +4,13 @@
 namespace ferrule::cpu {
 
 #define FERRULE_OWN_KERNEL(contract, make) Applicable<KernelPtr> make(Context&, const KernelCall&);
-#include "runtime/own_kernels.def"
+#include "runtime/cpu_kernels.def"
 #undef FERRULE_OWN_KERNEL
 
 Factory own_factory(std::string_view wanted) {
 #define FERRULE_OWN_KERNEL(contract, make) \
   if (wanted == contract) return make;
-#include "runtime/own_kernels.def"
+#include "runtime/cpu_kernels.def"
 #undef FERRULE_OWN_KERNEL
   return nullptr;
 }

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "codegen/cuda/launch.h"
+#include "codegen/cuda/plan_launch.h"
 #include "engine/base/applicable.h"
 #include "runtime/cuda/kernel.h"
 

@@ -10,7 +10,7 @@
 #include <optional>
 #include <set>
 
-#include "codegen/cuda/launch.h"
+#include "codegen/cuda/plan_launch.h"
 #include "codegen/cuda/nvrtc.h"
 #include "engine/base/tolerance.h"
 #include "engine/contract/region_pieces.h"

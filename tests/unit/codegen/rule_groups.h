@@ -5,7 +5,7 @@
 #include <deque>
 #include <memory>
 
-#include "engine/plan/rule_kinds.h"
+#include "engine/plan/match_any.h"
 #include "engine/rule/load.h"
 #include "engine/target/target.h"
 #include "tests/support/paths.h"

@@ -1,7 +1,7 @@
 // The work of a node on its own.
 #pragma once
 #include "codegen/program/work.h"
-#include "engine/contract/contracts.h"
+#include "engine/contract/accepts.h"
 #include "tests/unit/codegen/shipped_operators.h"
 
 namespace ferrule::test {

@@ -2,7 +2,7 @@
 // convolutions. Random sizes, pads, strides, dilations and tails against the interpreter, with
 // buffers from one row to whole images, and any number of threads; what the contract takes, the
 // kernel is made for.
-#include "engine/contract/contracts.h"
+#include "engine/contract/accepts.h"
 #include "engine/graph/compare.h"
 #include "engine/group/group.h"
 #include "engine/interpreter/interpreter.h"

@@ -8,10 +8,10 @@
 #include <set>
 
 #include "codegen/annotate_plan.h"
-#include "codegen/cuda/launch.h"
+#include "codegen/cuda/plan_launch.h"
 #include "codegen/cuda/operands.h"
 #include "engine/base/diagnostics.h"
-#include "engine/contract/contracts.h"
+#include "engine/contract/accepts.h"
 #include "engine/onnx/import.h"
 #include "engine/pipeline.h"
 #include "engine/rule/contract.h"

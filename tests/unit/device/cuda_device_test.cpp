@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "codegen/annotate_plan.h"
-#include "codegen/cuda/launch.h"
+#include "codegen/cuda/plan_launch.h"
 #include "codegen/cuda/operands.h"
 #include "engine/onnx/import.h"
 #include "engine/pipeline.h"

@@ -13,7 +13,7 @@
 #include "engine/match/match_rule.h"
 #include "engine/onnx/import.h"
 #include "engine/onnx/infer_onnx.h"
-#include "engine/plan/rule_kinds.h"
+#include "engine/plan/match_any.h"
 #include "engine/rewrite/rewrite.h"
 #include "engine/rule/load.h"
 #include "engine/semantics/semantics.h"

@@ -5,7 +5,7 @@
 #include <map>
 
 #include "engine/group/window.h"
-#include "engine/plan/layouts.h"
+#include "engine/plan/choose_layouts.h"
 #include "engine/plan/plan.h"
 #include "tests/unit/engine/shipped.h"
 

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "engine/base/diagnostics.h"
-#include "engine/contract/contracts.h"
+#include "engine/contract/accepts.h"
 #include "engine/target/target.h"
 #include "tests/support/paths.h"
 

@@ -1,4 +1,4 @@
-// The hand-written cases that break rules in use today (catalogue.md §14), by name: each model
+// The hand-written cases that break rules in use today, by name: each model
 // fused by all shipped rules must compute what it computes unfused, and must have become the
 // operators named here. ONNX Runtime 1.31.1 at its default level gets 3 of the 13 right.
 #include "engine/graph/compare.h"

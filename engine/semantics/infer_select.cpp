@@ -282,7 +282,7 @@ void infer_detail::derive_contents(InferenceContext& c) {
   c.set_contents(0, out);
 }
 
-void infer_detail::add_reduce_rules(Table& t) {
+void infer_detail::add_select_rules(Table& t) {
   t.insert({{"ArgMax", arg_extreme},
             {"ArgMin", arg_extreme},
             {"Hardmax", rowwise},

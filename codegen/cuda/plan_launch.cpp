@@ -1,4 +1,4 @@
-#include "codegen/cuda/launch.h"
+#include "codegen/cuda/plan_launch.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "engine/contract/contracts.h"
+#include "engine/contract/accepts.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "engine/plan/rule_kinds.h"
+#include "engine/plan/match_any.h"
 
 #include <algorithm>
 

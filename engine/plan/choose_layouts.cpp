@@ -1,10 +1,10 @@
-#include "engine/plan/layouts.h"
+#include "engine/plan/choose_layouts.h"
 
 #include <algorithm>
 #include <array>
 #include <optional>
 
-#include "engine/contract/contracts.h"
+#include "engine/contract/accepts.h"
 #include "engine/contract/roles.h"
 #include "engine/contract/stages.h"
 #include "engine/rule/contract.h"

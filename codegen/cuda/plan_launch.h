@@ -28,7 +28,7 @@ struct CudaLaunch {
                      ///< "pool", "resize", "selection", "direct"; for texts
   int64_t blocks = 1;                  ///< in x; 0: nothing to do, and nothing may be launched
   int threads_x = 256, threads_y = 1;  ///< of a block
-  std::string shape;                   ///< how it is spread over threads and blocks (cuda_shape.h)
+  std::string shape;                   ///< how it is spread over threads and blocks (shape.h)
   std::vector<std::string>
       shapes;           ///< what is worth a measurement, the built-in choice first; never empty
   std::string problem;  ///< what its speed depends on, but the shape; without a name of the model
