@@ -12,6 +12,8 @@ struct KeyDoc {
   std::string_view name, schema, doc;
 };
 inline constexpr std::string_view kText = R"({"type":"string"})";
+inline constexpr std::string_view kTextMap =
+    R"({"type":"object","additionalProperties":{"type":"string"}})";
 inline constexpr std::string_view kTexts =
     R"({"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}}]})";
 inline constexpr std::string_view kBool = R"({"type":"boolean"})";

@@ -37,9 +37,9 @@ Status each_graph(const onnx::NodeProto& n, F&& f) {
 }
 
 /// Nodes after inlining, saturating; each function is counted once however often it is called.
-class Counter {
+class FunctionCounter {
  public:
-  Counter(const Functions& functions, const Limits& limits)
+  FunctionCounter(const Functions& functions, const Limits& limits)
       : functions_(functions), limits_(limits) {}
 
   Result<uint64_t> count(const Nodes& nodes, int calls, int nesting) {
@@ -397,7 +397,7 @@ Result<Functions> read_functions(const Model& m, const Limits& limits) {
       return error(Code::model_invalid, "model",
                    "function " + quote(full_name(f.domain(), f.name())) + " is defined twice");
   }
-  Counter counter(out, limits);
+  FunctionCounter counter(out, limits);
   FERRULE_ASSIGN(uint64_t total, counter.count(m.graph().node(), 0, 0));
   if (total > static_cast<uint64_t>(limits.nodes))
     return error(Code::limit_exceeded, "model",

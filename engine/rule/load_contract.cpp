@@ -12,8 +12,6 @@
 namespace ferrule {
 namespace {
 
-constexpr std::string_view kTextMap =
-    R"({"type":"object","additionalProperties":{"type":"string"}})";
 constexpr std::string_view kTextsMap =
     R"({"type":"object","additionalProperties":{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"}}]}})";
 constexpr KeyDoc kKeys[] = {

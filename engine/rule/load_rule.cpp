@@ -18,8 +18,6 @@ namespace {
 
 constexpr std::string_view kLimit =
     R"({"anyOf":[{"type":"integer","minimum":0},{"type":"string"}]})";
-constexpr std::string_view kTextMap =
-    R"({"type":"object","additionalProperties":{"type":"string"}})";
 constexpr std::string_view kParamMap =
     R"({"type":"object","additionalProperties":{"type":["number","boolean","string"]}})";
 constexpr std::string_view kAnyMap = R"({"type":"object"})";

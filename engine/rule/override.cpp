@@ -5,16 +5,13 @@
 #include <map>
 #include <set>
 
+#include "engine/base/join.h"
 #include "engine/rule/load_rule.h"
 #include "engine/rule/provable.h"
 #include "engine/rule/text.h"
 
 namespace ferrule {
 namespace {
-
-std::string joined(const std::vector<std::string>& items) {
-  return fmt::format("{}", fmt::join(items, ", "));
-}
 
 /// Free text inside a message with holes.
 std::string without_holes(std::string text) {

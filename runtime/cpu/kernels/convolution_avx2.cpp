@@ -38,8 +38,8 @@ inline Mask both(Mask a, Mask b) { return _mm256_and_si256(a, b); }
 
 }  // namespace
 
-RowFn depthwise_row_avx2() { return row; }
-RowFn first_row_avx2() { return first_row; }
+constinit const RowFn depthwise_row_avx2 = row;
+constinit const RowFn first_row_avx2 = first_row;
 
 }  // namespace ferrule::cpu
 

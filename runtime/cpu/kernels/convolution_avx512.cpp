@@ -38,8 +38,8 @@ inline Mask both(Mask a, Mask b) { return static_cast<Mask>(a & b); }
 
 }  // namespace
 
-RowFn depthwise_row_avx512() { return row; }
-RowFn first_row_avx512() { return first_row; }
+constinit const RowFn depthwise_row_avx512 = row;
+constinit const RowFn first_row_avx512 = first_row;
 
 }  // namespace ferrule::cpu
 

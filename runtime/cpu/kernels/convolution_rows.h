@@ -74,10 +74,8 @@ struct RowShape {
 constexpr int depthwise_columns(int64_t lanes) { return lanes == 16 ? 14 : 7; }
 
 using RowFn = void (*)(const RowShape&, const RowJob&);
-/// The row function of an instruction set.
-RowFn depthwise_row_avx512();
-RowFn depthwise_row_avx2();
-RowFn first_row_avx512();
-RowFn first_row_avx2();
+/// The row functions of each instruction set. Data: a function that gave them would itself be
+/// compiled for the instruction set.
+extern const RowFn depthwise_row_avx512, depthwise_row_avx2, first_row_avx512, first_row_avx2;
 
 }  // namespace ferrule::cpu

@@ -68,7 +68,7 @@ Cut cut_of(const Sizes& s, const RowShape& r, int64_t block, int64_t l2_bytes) {
 class Depthwise final : public Kernel {
  public:
   Depthwise(bool wide, int64_t l2_bytes, const Sizes& s, RowShape shape, RegisterTail tail)
-      : row_(wide ? depthwise_row_avx512() : depthwise_row_avx2()),
+      : row_(wide ? depthwise_row_avx512 : depthwise_row_avx2),
         text_(wide ? "depthwise:avx512" : "depthwise:avx2"),
         s_(s),
         shape_(std::move(shape)),

@@ -26,9 +26,8 @@ constexpr int64_t kMostRingFloats = 1 << 22;
 constexpr int64_t kMostStride = 8;  // every tap of a row has pixels to itself beyond it
 
 const Functions* functions(const Context& context) {
-  static const Functions kSets[] = {avx2_functions(), avx512_functions()};
   const VectorIsa isa = vector_isa(context);
-  return isa == VectorIsa::none ? nullptr : &kSets[isa == VectorIsa::avx512];
+  return isa == VectorIsa::none ? nullptr : isa == VectorIsa::avx512 ? &kAvx512 : &kAvx2;
 }
 
 /// An image of one or two spatial dimensions that lies channels-last.

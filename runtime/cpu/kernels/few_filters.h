@@ -35,7 +35,6 @@ struct Functions {
   void (*run[kMostFilters])(const Shape& s, const Job&);  ///< by filters - 1
 };
 
-Functions avx2_functions();
-Functions avx512_functions();
+extern const Functions kAvx2, kAvx512;
 
 }  // namespace ferrule::cpu::few_filters

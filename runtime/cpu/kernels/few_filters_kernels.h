@@ -88,7 +88,7 @@ void row_of(const Shape& s, const Job& j) {
 }
 
 template <class S>
-Functions functions_of() {
+constexpr Functions functions_of() {
   return {S::kLanes,
           {row_of<S, 1>, row_of<S, 2>, row_of<S, 3>, row_of<S, 4>, row_of<S, 5>, row_of<S, 6>,
            row_of<S, 7>, row_of<S, 8>}};

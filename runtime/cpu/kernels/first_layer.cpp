@@ -211,7 +211,7 @@ Applicable<KernelPtr> make_first(Context& context, const KernelCall& call) {
   FERRULE_TRY(tail.build(context, call));
   const bool wide = context.target && context.target->has_isa("avx512f");
   auto kernel =
-      std::make_unique<First>(wide ? first_row_avx512() : first_row_avx2(),
+      std::make_unique<First>(wide ? first_row_avx512 : first_row_avx2,
                               wide ? "first:avx512" : "first:avx2", std::move(r), std::move(tail));
   FERRULE_TRY(kernel->load(context, call, win));
   return kernel;

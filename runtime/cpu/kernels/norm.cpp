@@ -53,7 +53,9 @@ LoweredRegion multiply_add(DType t) {
   const uint32_t x = b.cast(b.input(t, "x"), DType::f32), factor = b.input(DType::f32, "factor"),
                  addend = b.input(DType::f32, "addend");
   b.output(b.cast(b.op(Prim::fma, DType::f32, {x, factor, addend}), t));
-  return {b.take(), {}, {}};
+  LoweredRegion out;
+  out.program = b.take();
+  return out;
 }
 
 /// Keeps the numbers that the generated kernel reads.

@@ -227,9 +227,8 @@ class ProductKernel final : public Kernel {
 }  // namespace
 
 const product::Functions* product_functions(const Context& context) {
-  static const Functions kSets[] = {avx2_functions(), avx512_functions()};
   const VectorIsa isa = vector_isa(context);
-  return isa == VectorIsa::none ? nullptr : &kSets[isa == VectorIsa::avx512];
+  return isa == VectorIsa::none ? nullptr : isa == VectorIsa::avx512 ? &kAvx512 : &kAvx2;
 }
 
 Applicable<KernelPtr> make_product(Context& context, const KernelCall& call) {

@@ -49,7 +49,6 @@ struct Functions {
               int64_t end);
 };
 
-Functions avx2_functions();
-Functions avx512_functions();
+extern const Functions kAvx2, kAvx512;
 
 }  // namespace ferrule::cpu::product

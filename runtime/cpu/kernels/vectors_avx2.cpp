@@ -65,21 +65,21 @@ namespace winograd {
 namespace {
 #include "runtime/cpu/kernels/winograd_kernels.h"
 }  // namespace
-Functions avx2_functions(int tile) { return functions_of<Avx2>(tile); }
+constinit const Functions kAvx2[2] = {functions_of<Avx2>(2), functions_of<Avx2>(4)};
 }  // namespace winograd
 
 namespace product {
 namespace {
 #include "runtime/cpu/kernels/product_kernels.h"
 }  // namespace
-Functions avx2_functions() { return {Avx2::kLanes, Avx2::kRows, rows_of<Avx2>}; }
+constinit const Functions kAvx2 = {Avx2::kLanes, Avx2::kRows, rows_of<Avx2>};
 }  // namespace product
 
 namespace few_filters {
 namespace {
 #include "runtime/cpu/kernels/few_filters_kernels.h"
 }  // namespace
-Functions avx2_functions() { return functions_of<Avx2>(); }
+constinit const Functions kAvx2 = functions_of<Avx2>();
 }  // namespace few_filters
 
 }  // namespace ferrule::cpu

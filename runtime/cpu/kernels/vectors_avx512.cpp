@@ -54,21 +54,21 @@ namespace winograd {
 namespace {
 #include "runtime/cpu/kernels/winograd_kernels.h"
 }  // namespace
-Functions avx512_functions(int tile) { return functions_of<Avx512>(tile); }
+constinit const Functions kAvx512[2] = {functions_of<Avx512>(2), functions_of<Avx512>(4)};
 }  // namespace winograd
 
 namespace product {
 namespace {
 #include "runtime/cpu/kernels/product_kernels.h"
 }  // namespace
-Functions avx512_functions() { return {Avx512::kLanes, Avx512::kRows, rows_of<Avx512>}; }
+constinit const Functions kAvx512 = {Avx512::kLanes, Avx512::kRows, rows_of<Avx512>};
 }  // namespace product
 
 namespace few_filters {
 namespace {
 #include "runtime/cpu/kernels/few_filters_kernels.h"
 }  // namespace
-Functions avx512_functions() { return functions_of<Avx512>(); }
+constinit const Functions kAvx512 = functions_of<Avx512>();
 }  // namespace few_filters
 
 }  // namespace ferrule::cpu

@@ -48,10 +48,9 @@ Applicable<Shape> shape_of(const KernelCall& call, int tile) {
 }
 
 const Functions* functions(const Context& context, int tile) {
-  static const Functions kSets[2][2] = {{avx2_functions(2), avx2_functions(4)},
-                                        {avx512_functions(2), avx512_functions(4)}};
   const VectorIsa isa = vector_isa(context);
-  return isa == VectorIsa::none ? nullptr : &kSets[isa == VectorIsa::avx512][tile == 4];
+  if (isa == VectorIsa::none) return nullptr;
+  return (isa == VectorIsa::avx512 ? kAvx512 : kAvx2) + (tile == 4);
 }
 
 // --- the kernel

@@ -79,8 +79,8 @@ struct Functions {
   void (*output)(const Shape& s, const Tensors& t, const Block& b, const Pass& p);
 };
 
-/// For Shape::tile 2 or 4.
-Functions avx2_functions(int tile);
-Functions avx512_functions(int tile);
+/// For Shape::tile 2 and 4. Data: a function that gave them would itself be compiled for the
+/// instruction set, and run where there is none.
+extern const Functions kAvx2[2], kAvx512[2];
 
 }  // namespace ferrule::cpu::winograd

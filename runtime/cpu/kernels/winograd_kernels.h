@@ -296,7 +296,7 @@ void output(const Shape& s, const Tensors& tensors, const Block& b, const Pass& 
 }
 
 template <class S>
-Functions functions_of(int tile) {
+constexpr Functions functions_of(int tile) {
   if (tile == 2) return {S::kLanes, S::kRows, input<S, 2>, product<S, 2>, output<S, 2>};
   return {S::kLanes, S::kRows, input<S, 4>, product<S, 4>, output<S, 4>};
 }
