@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "codegen/cuda/plan_launch.h"
 #include "codegen/cuda/library_attention.h"
+#include "codegen/cuda/plan_launch.h"
 #include "engine/base/applicable.h"
 #include "engine/target/target.h"
 #include "runtime/kernel_call.h"

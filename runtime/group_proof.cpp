@@ -17,13 +17,14 @@
 #include "runtime/session.h"
 
 namespace ferrule {
-namespace {
 
 /// What a case is planned for.
-struct Setting {
+struct ProofSetting {
   std::string target, profile;
-  auto operator<=>(const Setting&) const = default;
+  auto operator<=>(const ProofSetting&) const = default;
 };
+
+namespace {
 
 /// The case's inputs, its open sizes fixed; nothing where it has some that cannot be run.
 std::optional<std::vector<Tensor>> inputs_of(const Graph& g, int64_t size, Magnitudes magnitudes,
@@ -96,9 +97,9 @@ struct GroupProver::State {
   EngineOptions options;
   std::string backend;
   int graphs = 0;
-  std::map<Setting, std::shared_ptr<const Knowledge>> known;
+  std::map<ProofSetting, std::shared_ptr<const Knowledge>> known;
 
-  Result<std::shared_ptr<const Knowledge>> knowledge(const Setting& s) {
+  Result<std::shared_ptr<const Knowledge>> knowledge(const ProofSetting& s) {
     auto it = known.find(s);
     if (it != known.end()) return it->second;
     EngineOptions o = options;
@@ -365,14 +366,14 @@ GroupProver::~GroupProver() = default;
 GroupProof GroupProver::prove(const Rule& rule, const ProofContext& context) {
   GroupProof proof;
   if (rule.kind == RuleKind::rewrite) return proof;
-  std::set<Setting> settings;
+  std::set<ProofSetting> settings;
   for (const RuleTest& t : rule.tests)
     if (t.fires)
       settings.insert({t.target.empty() ? state_->own_target() : t.target,
                        t.profile.empty() ? std::string(kProfiles[0]) : t.profile});
   const double end = thread_seconds() + context.seconds;
   auto waiting = static_cast<double>(settings.size());
-  for (const Setting& s : settings) {
+  for (const ProofSetting& s : settings) {
     const double begin = thread_seconds(), until = begin + (end - begin) / waiting--;
     auto knowledge = state_->knowledge(s);
     if (!knowledge) {

@@ -12,10 +12,7 @@
 #include "engine/base/join.h"
 
 namespace ferrule {
-namespace {
-
-constexpr size_t kMaxSize = 400;  // atoms in one expression, nested ones included
-constexpr int64_t kInf = std::numeric_limits<int64_t>::max();
+namespace dim_detail {
 
 struct Atom;
 using AtomRef = std::shared_ptr<const Atom>;
@@ -24,6 +21,24 @@ struct Term {
   std::vector<AtomRef> atoms;  // sorted, at least one
   int64_t coefficient = 0;     // not 0
 };
+
+enum class Kind : uint8_t { symbol, unknown, floordiv, max, broadcast };
+struct Atom {
+  Kind kind;
+  std::string name;       // symbol
+  uint64_t id = 0;        // unknown
+  std::vector<Dim> args;  // floordiv: a, b; max, broadcast: two or more, sorted
+  size_t size = 1, hash = 0;
+};
+
+}  // namespace dim_detail
+
+using namespace dim_detail;
+
+namespace {
+
+constexpr size_t kMaxSize = 400;  // atoms in one expression, nested ones included
+constexpr int64_t kInf = std::numeric_limits<int64_t>::max();
 
 size_t mix(size_t seed, size_t value) {
   return (seed ^ value) * 0x9e3779b97f4a7c15ull + (seed << 7);
@@ -38,17 +53,6 @@ struct Dim::Poly {
   std::vector<Term> terms;  // sorted by atoms, at least one
   size_t size = 0, hash = 0;
 };
-
-namespace {
-enum class Kind : uint8_t { symbol, unknown, floordiv, max, broadcast };
-struct Atom {
-  Kind kind;
-  std::string name;       // symbol
-  uint64_t id = 0;        // unknown
-  std::vector<Dim> args;  // floordiv: a, b; max, broadcast: two or more, sorted
-  size_t size = 1, hash = 0;
-};
-}  // namespace
 
 struct DimAccess {
   using Poly = Dim::Poly;

@@ -25,19 +25,19 @@ namespace {
 
 struct AttentionForm {
   DType type = DType::f32;
-  Dims batch;  ///< of the scores
+  Dims batch = {};  ///< of the scores
   int64_t queries = 1, keys = 1, size = 1, width = 1;
-  std::optional<Dims> mask;  ///< its dims
-  bool turned = false;       ///< operands and result come with heads behind the sequence
+  std::optional<Dims> mask = {};  ///< its dims
+  bool turned = false;            ///< operands and result come with heads behind the sequence
   bool safe = false, divided = false, scaled = true;
   bool one_head_of_keys = false;  ///< keys and values broadcast over the first batch axis
   double hidden = 0;              ///< share of the mask that is minus infinity
   double odd = 0;                 ///< share of the values that are NaN or infinite
   bool guarded = false;           ///< weights are 0 where all keys are masked; queries are odd, too
-  std::optional<Dims> keep;       ///< of truth values that choose the mask, or 0, or minus infinity
-  std::optional<double> fill;     ///< or what else scores are, where there are none of `keep`
-  bool late = false;              ///< the mask is added behind these
-  bool hides = false;             ///< and the weights there are 0
+  std::optional<Dims> keep = {};  ///< of truth values that choose the mask, or 0, or minus infinity
+  std::optional<double> fill = {};  ///< or what else scores are, where there are none of `keep`
+  bool late = false;                ///< the mask is added behind these
+  bool hides = false;               ///< and the weights there are 0
   double cap = 0, v_scale = 1;
 };
 

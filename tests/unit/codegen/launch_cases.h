@@ -10,8 +10,8 @@
 #include <optional>
 #include <set>
 
-#include "codegen/cuda/plan_launch.h"
 #include "codegen/cuda/nvrtc.h"
+#include "codegen/cuda/plan_launch.h"
 #include "engine/base/tolerance.h"
 #include "engine/contract/region_pieces.h"
 #include "engine/graph/compare.h"

@@ -8,8 +8,8 @@
 #include <set>
 
 #include "codegen/annotate_plan.h"
-#include "codegen/cuda/plan_launch.h"
 #include "codegen/cuda/operands.h"
+#include "codegen/cuda/plan_launch.h"
 #include "engine/base/diagnostics.h"
 #include "engine/contract/accepts.h"
 #include "engine/onnx/import.h"

@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "codegen/annotate_plan.h"
-#include "codegen/cuda/plan_launch.h"
 #include "codegen/cuda/operands.h"
+#include "codegen/cuda/plan_launch.h"
 #include "engine/onnx/import.h"
 #include "engine/pipeline.h"
 #include "engine/rule/load.h"
