@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/cpu/library.h"
+#include "runtime/cpu/tail_operand.h"
 
 namespace ferrule::cpu {
 namespace {
@@ -36,7 +37,26 @@ struct Product {
   int channel = -1;  ///< the result's axis of columns; -1 where it has none
   std::vector<Leading>
       leading;  ///< what Gemm does to the product when the constants cannot take it
+  int bias_input = 2;  ///< of the call, a constant
 };
+
+/// The same with a first constant that is added to each column as the library's bias.
+std::optional<Product> with_bias(const KernelCall& call, const Product& p) {
+  if (p.bias || !p.leading.empty() || p.channel < 0 || call.post_ops.empty()) return std::nullopt;
+  const PostOp& first = call.post_ops.front();
+  const bool adds = first.kind == PostOp::Kind::sum || first.alg == "add";
+  if (!adds || first.operand < 0 || first.operand == call.sum_input) return std::nullopt;
+  const Operand &o = call.inputs[static_cast<size_t>(first.operand)], &y = call.outputs[0];
+  if (!o.constant || o.dtype != y.dtype || broadcast_of(o, y, p.channel) != Broadcast::channel)
+    return std::nullopt;
+  Product out = p;
+  out.bias_input = first.operand;
+  out.bias.emplace();
+  out.bias->dims.assign(p.y.dims.size(), 1);
+  out.bias->dims.back() = p.y.dims.back();
+  out.bias->strides = strides_of(out.bias->dims, Layout::plain);
+  return out;
+}
 
 Applicable<KernelPtr> build(Context& context, const KernelCall& call, const Product& p) {
   const memory::desc dense(p.y.dims, *data_type(call.outputs[0].dtype),
@@ -53,6 +73,13 @@ Applicable<KernelPtr> build(Context& context, const KernelCall& call, const Prod
     const std::string text = desc.impl_info_str();
     if (has_logistic(call) && text.find("ref") != text.npos)
       return make_without_logistic(call, [&](const KernelCall& c) { return build(context, c, p); });
+    // Without AVX-512 a sum has to be the first post-op, or the whole product runs in reference code.
+    if (text.find("ref") != text.npos)
+      if (const auto biased = with_bias(call, p)) {
+        KernelCall rest = call;
+        rest.post_ops = rest.post_ops.subspan(1);
+        return build(context, rest, *biased);
+      }
     auto kernel = std::make_unique<Prepared>(context, dnnl::matmul(desc), text);
     // A constant as the product reads it, which is not as it lies where transA is set.
     if (const Operand& a = call.inputs[0]; a.constant)
@@ -68,7 +95,8 @@ Applicable<KernelPtr> build(Context& context, const KernelCall& call, const Prod
       kernel->argument(DNNL_ARG_WEIGHTS, desc.weights_desc(), b.slot);
     if (p.bias)
       kernel->constant(DNNL_ARG_BIAS, bias,
-                       context.library.pack(*call.inputs[2].constant, bias, bias, p.scale_bias));
+                       context.library.pack(*call.inputs[static_cast<size_t>(p.bias_input)].constant,
+                                            bias, bias, p.scale_bias));
     kernel->argument(DNNL_ARG_DST, desc.dst_desc(), call.outputs[0].slot);
     bind_epilogue(*kernel, call, epilogue);
     kernel->scratchpad(desc.scratchpad_desc());
