@@ -20,8 +20,9 @@ namespace {
 
 constexpr int64_t kMostDepth = 32768;  ///< so many products of 8-bit numbers fit into 32 bits
 constexpr int64_t kSumGrain = 8192;    ///< products a thread at least
-constexpr int64_t kBlock = 16;         ///< pixels whose patches are made at once
+constexpr int64_t kBlock = 15;         ///< pixels whose patches are made at once
 constexpr int kSide = 4;               ///< filters that read a patch together
+constexpr int kPatches = 3;            ///< patches that read them together
 constexpr int64_t kLane = 16;          ///< patches and filters are as long as whole vectors
 constexpr int kLanes = 16;             ///< loops of a known length become vectors
 
@@ -84,22 +85,32 @@ __attribute__((target_clones("avx512f", "avx2", "default"))) void requantize(
   for (; k < n; ++k) y[k] = to(sums[k], bias[k], factor[k]);
 }
 
-/// Sums of products of a patch with kSide filters.
+__attribute__((target("avx2"))) inline __m256i load_words(const int16_t* p) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+}
+
+/// Sums of products of `patches` (kPatches or 1) with kSide filters; a patch's sums stand `apart`
+/// from the next one's.
+template <int patches>
 __attribute__((target("avx2"))) void dot_words(const int16_t* patch, const int16_t* filters,
-                                               int64_t depth, int32_t* sums) {
-  __m256i all[kSide] = {};
+                                               int64_t depth, int32_t* sums, int64_t apart) {
+  __m256i all[patches][kSide] = {};
   for (int64_t k = 0; k < depth; k += kLane) {
-    const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(patch + k));
-    for (int m = 0; m < kSide; ++m)
-      all[m] = _mm256_add_epi32(
-          all[m],
-          _mm256_madd_epi16(
-              x, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(filters + m * depth + k))));
+    __m256i x[patches];
+    for (int p = 0; p < patches; ++p) x[p] = load_words(patch + p * depth + k);
+    for (int m = 0; m < kSide; ++m) {
+      const __m256i w = load_words(filters + m * depth + k);
+      for (int p = 0; p < patches; ++p)
+        all[p][m] = _mm256_add_epi32(all[p][m], _mm256_madd_epi16(x[p], w));
+    }
   }
-  const __m256i two =
-      _mm256_hadd_epi32(_mm256_hadd_epi32(all[0], all[1]), _mm256_hadd_epi32(all[2], all[3]));
-  const __m128i one = _mm_add_epi32(_mm256_castsi256_si128(two), _mm256_extracti128_si256(two, 1));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(sums), one);
+  for (int p = 0; p < patches; ++p) {
+    const __m256i two = _mm256_hadd_epi32(_mm256_hadd_epi32(all[p][0], all[p][1]),
+                                          _mm256_hadd_epi32(all[p][2], all[p][3]));
+    const __m128i one =
+        _mm_add_epi32(_mm256_castsi256_si128(two), _mm256_extracti128_si256(two, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(sums + p * apart), one);
+  }
 }
 
 /// f(position in the kernel, offset in the weights) for every tap.
@@ -259,7 +270,7 @@ class Words final : public Integers {
 
  private:
   int64_t filter_bytes() const { return shape_.groups * per_group_ * depth_ * 2; }
-  int64_t sums_bytes() const { return (per_group_ * 4 + 63) / 64 * 64; }
+  int64_t sums_bytes() const { return (kBlock * per_group_ * 4 + 63) / 64 * 64; }
 
   void pack(int16_t* to, int64_t offset) const {
     std::fill_n(to, filter_bytes() / 2, int16_t{0});
@@ -290,12 +301,19 @@ class Words final : public Integers {
     const int64_t each = shape_.all_filters(), first = static_cast<int64_t>(b) * shape_.pixels();
     for (int64_t g = 0; g < shape_.groups; ++g) {
       for (int64_t p = begin; p < end; ++p) patch(b, p, g, patches + (p - begin) * depth_);
-      for (int64_t p = begin; p < end; ++p) {
-        for (int64_t m = 0; m < per_group_; m += kSide)
-          dot_words(patches + (p - begin) * depth_, filters + (g * per_group_ + m) * depth_, depth_,
-                    sums + m);
-        finish(sums, (first + p) * each + g * shape_.filters, g * shape_.filters, shape_.filters);
+      // Filters outside: they stay in the first cache for all patches of the block.
+      for (int64_t m = 0; m < per_group_; m += kSide) {
+        const int16_t* few = filters + (g * per_group_ + m) * depth_;
+        int64_t p = 0;
+        for (; p + kPatches <= end - begin; p += kPatches)
+          dot_words<kPatches>(patches + p * depth_, few, depth_, sums + p * per_group_ + m,
+                              per_group_);
+        for (; p < end - begin; ++p)
+          dot_words<1>(patches + p * depth_, few, depth_, sums + p * per_group_ + m, per_group_);
       }
+      for (int64_t p = begin; p < end; ++p)
+        finish(sums + (p - begin) * per_group_, (first + p) * each + g * shape_.filters,
+               g * shape_.filters, shape_.filters);
     }
   }
 

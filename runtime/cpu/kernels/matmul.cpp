@@ -36,7 +36,7 @@ struct Product {
   float scale_bias = 1;
   int channel = -1;  ///< the result's axis of columns; -1 where it has none
   std::vector<Leading>
-      leading;  ///< what Gemm does to the product when the constants cannot take it
+      leading;         ///< what Gemm does to the product when the constants cannot take it
   int bias_input = 2;  ///< of the call, a constant
 };
 
@@ -73,7 +73,8 @@ Applicable<KernelPtr> build(Context& context, const KernelCall& call, const Prod
     const std::string text = desc.impl_info_str();
     if (has_logistic(call) && text.find("ref") != text.npos)
       return make_without_logistic(call, [&](const KernelCall& c) { return build(context, c, p); });
-    // Without AVX-512 a sum has to be the first post-op, or the whole product runs in reference code.
+    // Without AVX-512 a sum has to be the first post-op, or the whole product runs in reference
+    // code.
     if (text.find("ref") != text.npos)
       if (const auto biased = with_bias(call, p)) {
         KernelCall rest = call;
@@ -94,9 +95,10 @@ Applicable<KernelPtr> build(Context& context, const KernelCall& call, const Prod
     else
       kernel->argument(DNNL_ARG_WEIGHTS, desc.weights_desc(), b.slot);
     if (p.bias)
-      kernel->constant(DNNL_ARG_BIAS, bias,
-                       context.library.pack(*call.inputs[static_cast<size_t>(p.bias_input)].constant,
-                                            bias, bias, p.scale_bias));
+      kernel->constant(
+          DNNL_ARG_BIAS, bias,
+          context.library.pack(*call.inputs[static_cast<size_t>(p.bias_input)].constant, bias, bias,
+                               p.scale_bias));
     kernel->argument(DNNL_ARG_DST, desc.dst_desc(), call.outputs[0].slot);
     bind_epilogue(*kernel, call, epilogue);
     kernel->scratchpad(desc.scratchpad_desc());
