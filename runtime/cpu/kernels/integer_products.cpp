@@ -21,6 +21,7 @@ namespace {
 constexpr int64_t kMostDepth = 32768;  ///< so many products of 8-bit numbers fit into 32 bits
 constexpr int64_t kSumGrain = 8192;    ///< products a thread at least
 constexpr int64_t kBlock = 15;         ///< pixels whose patches are made at once
+constexpr int kMostTaps = 128;         ///< of a depthwise kernel that is read channel by channel
 constexpr int kSide = 4;               ///< filters that read a patch together
 constexpr int kPatches = 3;            ///< patches that read them together
 constexpr int64_t kLane = 16;          ///< patches and filters are as long as whole vectors
@@ -111,6 +112,47 @@ __attribute__((target("avx2"))) void dot_words(const int16_t* patch, const int16
         _mm_add_epi32(_mm256_castsi256_si128(two), _mm256_extracti128_si256(two, 1));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(sums + p * apart), one);
   }
+}
+
+/// Numbers less their zero point, `apart` from one to the next.
+template <class T>
+void as_words(const T* x, int64_t apart, int zero, int16_t* __restrict to, int64_t n) {
+  if (apart == 1)
+    for (int64_t k = 0; k < n; ++k) to[k] = static_cast<int16_t>(x[k] - zero);
+  else
+    for (int64_t k = 0; k < n; ++k) to[k] = static_cast<int16_t>(x[k * apart] - zero);
+}
+
+/// Sums of one pixel of a depthwise convolution: `taps` rows of channels, x + where[k], times rows
+/// of weights, weights + which[k].
+template <class T>
+[[gnu::always_inline]] inline void add_taps(const T* x, const int64_t* where,
+                                            const int16_t* weights, const int64_t* which, int taps,
+                                            int zero, int64_t channels, int32_t* __restrict sums) {
+  int64_t c = 0;
+  for (; c + kLanes <= channels; c += kLanes) {
+    int32_t all[kLanes] = {};
+    for (int k = 0; k < taps; ++k) {
+      const T* from = x + where[k] + c;
+      const int16_t* w = weights + which[k] + c;
+      for (int i = 0; i < kLanes; ++i) all[i] += (from[i] - zero) * w[i];
+    }
+    std::copy_n(all, kLanes, sums + c);
+  }
+  for (; c < channels; ++c) {
+    sums[c] = 0;
+    for (int k = 0; k < taps; ++k) sums[c] += (x[where[k] + c] - zero) * weights[which[k] + c];
+  }
+}
+__attribute__((target_clones("avx512f", "avx2", "default"))) void add_taps_u8(
+    const uint8_t* x, const int64_t* where, const int16_t* weights, const int64_t* which, int taps,
+    int zero, int64_t channels, int32_t* sums) {
+  add_taps(x, where, weights, which, taps, zero, channels, sums);
+}
+__attribute__((target_clones("avx512f", "avx2", "default"))) void add_taps_i8(
+    const int8_t* x, const int64_t* where, const int16_t* weights, const int64_t* which, int taps,
+    int zero, int64_t channels, int32_t* sums) {
+  add_taps(x, where, weights, which, taps, zero, channels, sums);
 }
 
 /// f(position in the kernel, offset in the weights) for every tap.
@@ -230,13 +272,18 @@ class Words final : public Integers {
     per_group_ = (shape_.filters + kSide - 1) / kSide * kSide;
     constant_ = in(slots_.w).constant && (!has(slots_.w_zero) || in(slots_.w_zero).constant) &&
                 batch_.offsets.size() == 1;
-    if (constant_) {
+    depthwise_ = constant_ && shape_.groups > 1 && shape_.channels == 1 && shape_.filters == 1 &&
+                 shape_.x_apart[1] == 1 && shape_.depth() <= kMostTaps;
+    if (depthwise_) {
+      depth_ = 0, per_group_ = 1;
+      pack_taps();
+    } else if (constant_) {
       packed_.resize(static_cast<size_t>(filter_bytes() / 2));
       pack(packed_.data(), 0);
     }
     tables();
   }
-  std::string text() const override { return "words"; }
+  std::string text() const override { return depthwise_ ? "words:depthwise" : "words"; }
   int64_t scratch_bytes() const override {
     return (constant_ ? 0 : filter_bytes()) + threads() * (kBlock * depth_ * 2 + sums_bytes());
   }
@@ -258,7 +305,7 @@ class Words final : public Integers {
         own += filter_bytes();
       }
       const int64_t blocks = (pixels + kBlock - 1) / kBlock;
-      const int64_t work = kBlock * shape_.all_filters() * depth_;
+      const int64_t work = kBlock * shape_.all_filters() * (depthwise_ ? shape_.depth() : depth_);
       parallel_for(blocks, 1 + kSumGrain / (work + 1), [&](int64_t begin, int64_t end) {
         char* mine = own + parallel_thread() * (kBlock * depth_ * 2 + sums_bytes());
         for (int64_t k = begin; k < end; ++k)
@@ -270,7 +317,22 @@ class Words final : public Integers {
 
  private:
   int64_t filter_bytes() const { return shape_.groups * per_group_ * depth_ * 2; }
-  int64_t sums_bytes() const { return (kBlock * per_group_ * 4 + 63) / 64 * 64; }
+  int64_t sums_bytes() const {
+    return ((depthwise_ ? shape_.groups : kBlock * per_group_) * 4 + 63) / 64 * 64;
+  }
+
+  /// A row of all channels for each tap.
+  void pack_taps() {
+    const Operand& w = in(slots_.w);
+    packed_.resize(static_cast<size_t>(shape_.depth() * shape_.groups));
+    int16_t* to = packed_.data();
+    each_tap(shape_, shape_.w_apart, [&](const auto&, int64_t tap) {
+      for (int64_t m = 0; m < shape_.groups; ++m)
+        *to++ =
+            static_cast<int16_t>(integer_at(w.dtype, data(slots_.w), m * shape_.w_apart[0] + tap) -
+                                 integer(slots_.w_zero, m));
+    });
+  }
 
   void pack(int16_t* to, int64_t offset) const {
     std::fill_n(to, filter_bytes() / 2, int16_t{0});
@@ -296,6 +358,7 @@ class Words final : public Integers {
 
   /// Pixels [begin, end): a group after the other.
   void block(size_t b, int64_t begin, int64_t end, const int16_t* filters, char* mine) const {
+    if (depthwise_) return depthwise_pixels(begin, end, reinterpret_cast<int32_t*>(mine));
     auto* patches = reinterpret_cast<int16_t*>(mine);
     auto* sums = reinterpret_cast<int32_t*>(mine + kBlock * depth_ * 2);
     const int64_t each = shape_.all_filters(), first = static_cast<int64_t>(b) * shape_.pixels();
@@ -317,33 +380,67 @@ class Words final : public Integers {
     }
   }
 
-  void patch(size_t b, int64_t pixel, int64_t group, int16_t* to) const {
+  /// Where the pixel's window begins; its image.
+  int64_t window_of(int64_t pixel, std::array<int64_t, 3>& at) const {
+    for (size_t a = shape_.out.size(); a-- > 0; pixel /= shape_.out[a])
+      at[a] = pixel % shape_.out[a] * shape_.steps[a] - shape_.before[a];
+    return pixel;
+  }
+  /// Elements from the image to a tap's; nothing beyond its border.
+  std::optional<int64_t> tap_at(const std::array<int64_t, 3>& at, int64_t tap) const {
     const size_t rank = shape_.out.size();
+    int64_t offset = 0;
+    for (size_t a = 0; a < rank; ++a) {
+      const int64_t i = at[a] + taps_[static_cast<size_t>(tap) * rank + a];
+      if (i < 0 || i >= shape_.in[a]) return std::nullopt;
+      offset += i * shape_.x_apart[a + 2];
+    }
+    return offset;
+  }
+
+  void depthwise_pixels(int64_t begin, int64_t end, int32_t* sums) const {
+    const int zero = integer(slots_.x_zero, 0);
+    std::array<int64_t, kMostTaps> where, which;
+    for (int64_t p = begin; p < end; ++p) {
+      std::array<int64_t, 3> at{};
+      const int64_t image = window_of(p, at) * shape_.x_apart[0];
+      int taps = 0;
+      for (int64_t t = 0; t < shape_.depth(); ++t)
+        if (const auto offset = tap_at(at, t)) {
+          where[static_cast<size_t>(taps)] = batch_.offsets[0][0] + image + *offset;
+          which[static_cast<size_t>(taps++)] = t * shape_.groups;
+        }
+      if (in(slots_.x).dtype == DType::u8)
+        add_taps_u8(static_cast<const uint8_t*>(data(slots_.x)), where.data(), packed_.data(),
+                    which.data(), taps, zero, shape_.groups, sums);
+      else
+        add_taps_i8(static_cast<const int8_t*>(data(slots_.x)), where.data(), packed_.data(),
+                    which.data(), taps, zero, shape_.groups, sums);
+      finish(sums, p * shape_.groups, 0, shape_.groups);
+    }
+  }
+
+  void patch(size_t b, int64_t pixel, int64_t group, int16_t* to) const {
     std::array<int64_t, 3> at{};
-    int64_t rest = pixel;
-    for (size_t a = rank; a-- > 0; rest /= shape_.out[a])
-      at[a] = rest % shape_.out[a] * shape_.steps[a] - shape_.before[a];
+    const int64_t image = window_of(pixel, at);
     const Operand& x = in(slots_.x);
     const int zero = integer(slots_.x_zero, batch_.row_zeros ? pixel : 0);
-    const int64_t start = batch_.offsets[b][0] + rest * shape_.x_apart[0] +
+    const int64_t start = batch_.offsets[b][0] + image * shape_.x_apart[0] +
                           group * shape_.channels * shape_.x_apart[1];
     int16_t* const end = to + depth_;
     const int64_t taps = SumShape::product(shape_.kernel);
     for (int64_t t = 0; t < taps; ++t, to += shape_.channels) {
-      int64_t offset = start;
-      bool inside = true;
-      for (size_t a = 0; a < rank; ++a) {
-        const int64_t i = at[a] + taps_[static_cast<size_t>(t) * rank + a];
-        inside = inside && i >= 0 && i < shape_.in[a];
-        offset += i * shape_.x_apart[a + 2];
-      }
-      if (!inside) {
+      const auto offset = tap_at(at, t);
+      if (!offset) {
         std::fill_n(to, shape_.channels, int16_t{0});
         continue;
       }
-      for (int64_t c = 0; c < shape_.channels; ++c)
-        to[c] = static_cast<int16_t>(
-            integer_at(x.dtype, data(slots_.x), offset + c * shape_.x_apart[1]) - zero);
+      if (x.dtype == DType::u8)
+        as_words(static_cast<const uint8_t*>(data(slots_.x)) + start + *offset, shape_.x_apart[1],
+                 zero, to, shape_.channels);
+      else
+        as_words(static_cast<const int8_t*>(data(slots_.x)) + start + *offset, shape_.x_apart[1],
+                 zero, to, shape_.channels);
     }
     std::fill(to, end, int16_t{0});
   }
@@ -351,6 +448,7 @@ class Words final : public Integers {
   Batch batch_;
   int64_t depth_ = 0, per_group_ = 0;
   bool constant_ = false;
+  bool depthwise_ = false;  ///< filters of one channel each, which lie side by side
   std::vector<int16_t> packed_;
   std::vector<int64_t> taps_;  ///< what each moves the patch by, along each axis
   char* scratch_ = nullptr;
