@@ -22,9 +22,9 @@ constexpr int64_t kMostDepth = 32768;  ///< so many products of 8-bit numbers fi
 constexpr int64_t kSumGrain = 8192;    ///< products a thread at least
 constexpr int64_t kBlock = 15;         ///< pixels whose patches are made at once
 constexpr int kMostTaps = 128;         ///< of a depthwise kernel that is read channel by channel
-constexpr int kSide = 4;               ///< filters that read a patch together
-constexpr int kPatches = 3;            ///< patches that read them together
-constexpr int64_t kLane = 16;          ///< patches and filters are as long as whole vectors
+constexpr int kSide = 8;               ///< filters of a vector
+constexpr int kPatches = 5;            ///< patches that read filters together
+constexpr int64_t kPair = 2;           ///< numbers of a patch that are multiplied at once
 constexpr int kLanes = 16;             ///< loops of a known length become vectors
 
 /// A convolution; a product of matrices is one of images without spatial axes.
@@ -86,31 +86,40 @@ __attribute__((target_clones("avx512f", "avx2", "default"))) void requantize(
   for (; k < n; ++k) y[k] = to(sums[k], bias[k], factor[k]);
 }
 
-__attribute__((target("avx2"))) inline __m256i load_words(const int16_t* p) {
-  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-}
-
-/// Sums of products of `patches` (kPatches or 1) with kSide filters; a patch's sums stand `apart`
-/// from the next one's.
-template <int patches>
+/// Sums of products of `patches` with `vectors` · kSide filters (Words::pack says how they lie); a
+/// patch's sums stand `apart` from the next one's.
+template <int patches, int vectors>
 __attribute__((target("avx2"))) void dot_words(const int16_t* patch, const int16_t* filters,
                                                int64_t depth, int32_t* sums, int64_t apart) {
-  __m256i all[patches][kSide] = {};
-  for (int64_t k = 0; k < depth; k += kLane) {
-    __m256i x[patches];
-    for (int p = 0; p < patches; ++p) x[p] = load_words(patch + p * depth + k);
-    for (int m = 0; m < kSide; ++m) {
-      const __m256i w = load_words(filters + m * depth + k);
-      for (int p = 0; p < patches; ++p)
-        all[p][m] = _mm256_add_epi32(all[p][m], _mm256_madd_epi16(x[p], w));
+  __m256i all[patches][vectors] = {};
+  for (int64_t k = 0; k < depth; k += kPair) {
+    __m256i w[vectors];
+    for (int v = 0; v < vectors; ++v)
+      w[v] =
+          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(filters + (v * depth + k) * kSide));
+    for (int p = 0; p < patches; ++p) {
+      int32_t pair;
+      std::memcpy(&pair, patch + p * depth + k, sizeof pair);
+      const __m256i x = _mm256_set1_epi32(pair);
+      for (int v = 0; v < vectors; ++v)
+        all[p][v] = _mm256_add_epi32(all[p][v], _mm256_madd_epi16(x, w[v]));
     }
   }
-  for (int p = 0; p < patches; ++p) {
-    const __m256i two = _mm256_hadd_epi32(_mm256_hadd_epi32(all[p][0], all[p][1]),
-                                          _mm256_hadd_epi32(all[p][2], all[p][3]));
-    const __m128i one =
-        _mm_add_epi32(_mm256_castsi256_si128(two), _mm256_extracti128_si256(two, 1));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(sums + p * apart), one);
+  for (int p = 0; p < patches; ++p)
+    for (int v = 0; v < vectors; ++v)
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + p * apart + v * kSide), all[p][v]);
+}
+/// The same of any number of patches.
+template <int vectors>
+void dot_block(const int16_t* patch, int64_t patches, const int16_t* filters, int64_t depth,
+               int32_t* sums, int64_t apart) {
+  for (; patches >= kPatches; patches -= kPatches) {
+    dot_words<kPatches, vectors>(patch, filters, depth, sums, apart);
+    patch += kPatches * depth, sums += kPatches * apart;
+  }
+  for (; patches > 0; --patches) {
+    dot_words<1, vectors>(patch, filters, depth, sums, apart);
+    patch += depth, sums += apart;
   }
 }
 
@@ -268,7 +277,7 @@ class Words final : public Integers {
   };
   Words(const KernelCall& call, SumShape shape, const Slots& slots, Batch batch)
       : Integers(call, std::move(shape), slots), batch_(std::move(batch)) {
-    depth_ = (shape_.depth() + kLane - 1) / kLane * kLane;
+    depth_ = (shape_.depth() + kPair - 1) / kPair * kPair;
     per_group_ = (shape_.filters + kSide - 1) / kSide * kSide;
     constant_ = in(slots_.w).constant && (!has(slots_.w_zero) || in(slots_.w_zero).constant) &&
                 batch_.offsets.size() == 1;
@@ -334,17 +343,21 @@ class Words final : public Integers {
     });
   }
 
+  /// kSide filters of a group side by side, a pair of numbers of each after the other.
   void pack(int16_t* to, int64_t offset) const {
     std::fill_n(to, filter_bytes() / 2, int16_t{0});
     const Operand& w = in(slots_.w);
     const int64_t channels = shape_.channels;
     for (int64_t m = 0; m < shape_.all_filters(); ++m) {
-      int16_t* filter = to + (m / shape_.filters * per_group_ + m % shape_.filters) * depth_;
+      const int64_t of_group = m % shape_.filters, lane = of_group % kSide;
+      int16_t* filter =
+          to + (m / shape_.filters * per_group_ + of_group - lane) * depth_ + lane * kPair;
+      int64_t k = 0;
       const int zero = integer(slots_.w_zero, m);
       const int64_t start = offset + m * shape_.w_apart[0];
       each_tap(shape_, shape_.w_apart, [&](const auto&, int64_t tap) {
-        for (int64_t c = 0; c < channels; ++c)
-          *filter++ = static_cast<int16_t>(
+        for (int64_t c = 0; c < channels; ++c, ++k)
+          filter[k / kPair * kPair * kSide + k % kPair] = static_cast<int16_t>(
               integer_at(w.dtype, data(slots_.w), start + tap + c * shape_.w_apart[1]) - zero);
       });
     }
@@ -365,14 +378,10 @@ class Words final : public Integers {
     for (int64_t g = 0; g < shape_.groups; ++g) {
       for (int64_t p = begin; p < end; ++p) patch(b, p, g, patches + (p - begin) * depth_);
       // Filters outside: they stay in the first cache for all patches of the block.
-      for (int64_t m = 0; m < per_group_; m += kSide) {
-        const int16_t* few = filters + (g * per_group_ + m) * depth_;
-        int64_t p = 0;
-        for (; p + kPatches <= end - begin; p += kPatches)
-          dot_words<kPatches>(patches + p * depth_, few, depth_, sums + p * per_group_ + m,
-                              per_group_);
-        for (; p < end - begin; ++p)
-          dot_words<1>(patches + p * depth_, few, depth_, sums + p * per_group_ + m, per_group_);
+      for (int64_t m = 0; m < per_group_; m += 2 * kSide) {
+        const auto dot = m + kSide < per_group_ ? dot_block<2> : dot_block<1>;
+        dot(patches, end - begin, filters + (g * per_group_ + m) * depth_, depth_, sums + m,
+            per_group_);
       }
       for (int64_t p = begin; p < end; ++p)
         finish(sums + (p - begin) * per_group_, (first + p) * each + g * shape_.filters,
