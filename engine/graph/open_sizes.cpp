@@ -104,7 +104,11 @@ std::string undecided(const Graph& g, std::string_view fact) {
   const std::string sizes = open_sizes(g, fact), flag = shapes_flag(g, fact);
   if (sizes.empty())
     return fmt::format("undecided before a run: {}", fact.empty() ? "its sizes" : fact);
-  return fmt::format("undecided: {}{}", sizes, flag.empty() ? "" : "; pass " + flag);
+  constexpr size_t kShort = 60;  // letters; flags for many inputs would hide the reason
+  return fmt::format("it depends on {}, which the model leaves open{}", sizes,
+                     flag.empty()            ? ""
+                     : flag.size() <= kShort ? "; pass " + flag
+                                             : "; --shapes sets them");
 }
 
 }  // namespace ferrule

@@ -13,8 +13,9 @@ namespace ferrule {
 std::string open_sizes(const Graph& g, std::string_view fact = {});
 /// "--shapes x:1x3xHxW" for the same inputs, a letter for each size that is open.
 std::string shapes_flag(const Graph& g, std::string_view fact = {});
-/// Why something is not decided: "undecided: height and width of x; pass --shapes x:1x3xHxW". Where
-/// all inputs have their sizes, the fact itself, which only a run tells.
+/// Why something is not decided: "it depends on height and width of x, which the model leaves open;
+/// pass --shapes x:1x3xHxW". Where all inputs have their sizes, the fact itself, which only a run
+/// tells.
 std::string undecided(const Graph& g, std::string_view fact);
 
 }  // namespace ferrule

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "engine/base/join.h"
 #include "engine/graph/operator_name.h"
 #include "engine/semantics/infer_impl.h"
 
@@ -143,7 +144,8 @@ Status transpose(InferenceContext& c) {
     std::iota(perm.rbegin(), perm.rend(), 0);
   }
   if (perm.size() != x.size())
-    return c.wrong(fmt::format("perm has {} values, its input is {}", perm.size(), str(x)));
+    return c.wrong(
+        fmt::format("perm has {}, its input is {}", counted(perm.size(), "value"), str(x)));
   for (int64_t p : perm)
     if (p < 0) return c.wrong(fmt::format("perm has {}", p));
   FERRULE_ASSIGN(auto axes, c.axes(perm, x.size()));
@@ -287,9 +289,10 @@ Status split(InferenceContext& c) {
   // Outputs that nobody wants were trimmed, so num_outputs counts, not the slots.
   int64_t count = c.n.attrs.i("num_outputs", static_cast<int64_t>(parts));
   if (count < 1 || static_cast<int64_t>(parts) > count)
-    return c.wrong(fmt::format("it has {} outputs, num_outputs says {}", parts, count));
+    return c.wrong(fmt::format("it has {}, num_outputs says {}", counted(parts, "output"), count));
   if (sizes && (sizes->size() < parts))
-    return c.wrong(fmt::format("split has {} values for {} outputs", sizes->size(), parts));
+    return c.wrong(fmt::format("split has {} for {}", counted(sizes->size(), "value"),
+                               counted(parts, "output")));
   Dim chunk = ceildiv(x[axis], Dim(count)), start(0);
   auto data = x.size() == 1 ? c.contents(0) : std::nullopt;
   for (size_t i = 0; i < parts; ++i) {
@@ -365,14 +368,15 @@ Status pad(InferenceContext& c) {
   auto pads = c.contents(1);
   auto axes = c.ints(3);
   if (auto n = length_of_list(c, 1); n && *n > 2 * out.size())
-    return c.wrong(fmt::format("pads has {} values, its input is {}", *n, str(out)));
+    return c.wrong(fmt::format("pads has {}, its input is {}", counted(*n, "value"), str(out)));
   if (!pads || (c.has(3) && !axes)) return c.set(0, type, unknown_shape(out.size()));
   if (!axes) {
     axes.emplace(out.size());
     std::iota(axes->begin(), axes->end(), 0);
   }
   if (pads->size() != 2 * axes->size())
-    return c.wrong(fmt::format("pads has {} values for {} axes", pads->size(), axes->size()));
+    return c.wrong(fmt::format("pads has {}, the number of axes is {}",
+                               counted(pads->size(), "value"), axes->size()));
   FERRULE_ASSIGN(auto which, c.axes(*axes, out.size()));
   for (size_t i = 0; i < which.size(); ++i) {
     Dim& d = out[which[i]];
@@ -409,7 +413,7 @@ Status tile(InferenceContext& c) {
   Shape out = *c.shape(0);
   auto times = c.contents(1);
   if (auto n = times ? std::optional(times->size()) : length_of_list(c, 1); n && *n != out.size())
-    return c.wrong(fmt::format("repeats has {} values, its input is {}", *n, str(out)));
+    return c.wrong(fmt::format("repeats has {}, its input is {}", counted(*n, "value"), str(out)));
   for (size_t i = 0; i < out.size(); ++i) {
     if (times && at_least((*times)[i], Dim(0)) == Truth::no)
       return c.wrong(fmt::format("it is to be repeated {} times", (*times)[i].str()));
@@ -454,7 +458,8 @@ Status resize(InferenceContext& c) {
                  : by_scale && scales ? static_cast<size_t>(scales->numel())
                                       : which.size();
   if (given != which.size())
-    return c.wrong(fmt::format("it has {} scales or sizes for {} axes", given, which.size()));
+    return c.wrong(fmt::format("it has {}, the number of axes is {}",
+                               counted(given, by_size ? "size" : "scale"), which.size()));
   if (c.n.attrs.s("coordinate_transformation_mode") == "tf_crop_and_resize") {
     const Dim wanted(2 * std::ssize(which));
     if (!c.has(1)) return c.wrong(fmt::format("it wants a roi of {} numbers", wanted.str()));

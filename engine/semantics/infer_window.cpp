@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 
+#include "engine/base/join.h"
 #include "engine/graph/operator_name.h"
 #include "engine/semantics/einsum.h"
 #include "engine/semantics/infer.h"
@@ -38,7 +39,8 @@ Status check_window(const InferenceContext& c, const std::vector<int64_t>& kerne
     std::vector<int64_t> v = c.n.attrs.ints(name);
     if (!v.empty() && v.size() != count)
       return error(Code::bad_attribute, place(c.n), name,
-                   fmt::format("it has {} values, {} are wanted", v.size(), count));
+                   fmt::format("it has {}; {} wanted", counted(v.size(), "value"),
+                               count == 1 ? "1 is" : fmt::format("{} are", count)));
     for (int64_t x : v)
       if (x < least || x > kHuge)
         return error(Code::bad_attribute, place(c.n), name, fmt::format("{} is out of range", x));
@@ -110,12 +112,12 @@ Status check_weights(const InferenceContext& c, size_t in_axis) {
     return c.wrong(fmt::format("its input is {} and its weights are {}", str(*x), str(*w)));
   Dim channels = (*w)[in_axis] * (in_axis == 1 ? Dim(c.n.attrs.i("group", 1)) : Dim(1));
   if (equal((*x)[1], channels) == Truth::no)
-    return c.wrong(fmt::format("its input {} has {} channels, its weights {} with group {} want {}",
-                               str(*x), (*x)[1].str(), str(*w), c.n.attrs.i("group", 1),
-                               channels.str()));
+    return c.wrong(
+        fmt::format("the channels of its input {} are {}; its weights {} with group {} want {}",
+                    str(*x), (*x)[1].str(), str(*w), c.n.attrs.i("group", 1), channels.str()));
   if (auto m = (*x)[1].constant(); m && *m % c.n.attrs.i("group", 1) != 0)
-    return c.wrong(fmt::format("its input's {} channels do not divide into {} groups", *m,
-                               c.n.attrs.i("group", 1)));
+    return c.wrong(fmt::format("its input's {} cannot be divided into {}", counted(*m, "channel"),
+                               counted(c.n.attrs.i("group", 1), "group")));
   if (auto m = (*w)[0].constant(); m && *m % c.n.attrs.i("group", 1) != 0)
     return c.wrong(fmt::format("its weights {} do not divide into {} groups", str(*w),
                                c.n.attrs.i("group", 1)));
@@ -135,8 +137,8 @@ Status conv(InferenceContext& c) {
     auto kernel = kernel_of(c);
     Shape spatial(x->begin() + 2, x->end());
     if (kernel && kernel->size() != spatial.size())
-      return c.wrong(
-          fmt::format("kernel_shape has {} values, its input is {}", kernel->size(), str(*x)));
+      return c.wrong(fmt::format("kernel_shape has {}, its input is {}",
+                                 counted(kernel->size(), "value"), str(*x)));
     Shape rest;
     if (kernel) {
       FERRULE_ASSIGN(rest, windows(c, spatial, *kernel));
@@ -157,8 +159,8 @@ Status conv_transpose(InferenceContext& c) {
   Shape out{(*x)[0], w ? (*w)[1] * Dim(c.n.attrs.i("group", 1)) : Dim::unknown()};
   auto kernel = kernel_of(c);
   if (kernel && kernel->size() != k)
-    return c.wrong(
-        fmt::format("kernel_shape has {} values, its input is {}", kernel->size(), str(*x)));
+    return c.wrong(fmt::format("kernel_shape has {}, its input is {}",
+                               counted(kernel->size(), "value"), str(*x)));
   FERRULE_TRY(check_window(c, kernel.value_or(std::vector<int64_t>(k, 1))));
   auto strides = per_axis(c.n, "strides", k, 1), dilations = per_axis(c.n, "dilations", k, 1);
   auto pads = per_axis(c.n, "pads", 2 * k, 0), extra = per_axis(c.n, "output_padding", k, 0);
@@ -166,7 +168,7 @@ Status conv_transpose(InferenceContext& c) {
   std::string auto_pad = c.n.attrs.s("auto_pad", "NOTSET");
   if (extra.size() != k || (!fixed.empty() && fixed.size() != k && fixed.size() != k + 2))
     return error(Code::bad_attribute, place(c.n), fixed.empty() ? "output_padding" : "output_shape",
-                 fmt::format("{} values are wanted", k));
+                 fmt::format("{} wanted", k == 1 ? "1 value is" : fmt::format("{} values are", k)));
   for (size_t i = 0; i < k; ++i) {
     if (extra[i] < 0 || extra[i] > kHuge)
       return error(Code::bad_attribute, place(c.n), "output_padding",
@@ -196,8 +198,8 @@ Status pool(InferenceContext& c) {
   std::vector<int64_t> kernel = c.n.attrs.ints("kernel_shape");
   if (x) {
     if (x->size() != kernel.size() + 2)
-      return c.wrong(
-          fmt::format("its input is {}, kernel_shape has {} values", str(*x), kernel.size()));
+      return c.wrong(fmt::format("its input is {}, kernel_shape has {}", str(*x),
+                                 counted(kernel.size(), "value")));
     FERRULE_ASSIGN(Shape rest, windows(c, Shape(x->begin() + 2, x->end()), kernel));
     out = Shape{(*x)[0], (*x)[1]};
     out->insert(out->end(), rest.begin(), rest.end());

@@ -395,12 +395,15 @@ bool moves_input(const Node& n, size_t slot) {
 
 namespace {
 
+constexpr size_t kReadable = 60;  // letters of a type; sizes can be long formulas
+
 Applicable<Dims> known(const Site& s, ValueId v) {
   const Type& t = s.g.value(v).type;
   auto dims = t.shape ? constant_shape(*t.shape) : std::nullopt;
   if (!dims)
-    return s.no(fmt::format("the size of \"{}\" is {}, not known before a run",
-                            escape(s.g.value(v).name), str(t)));
+    return s.no(fmt::format("the size of \"{}\" is not known before a run{}",
+                            escape(s.g.value(v).name),
+                            str(t).size() <= kReadable ? " (" + str(t) + ")" : ""));
   return *dims;
 }
 

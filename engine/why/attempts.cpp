@@ -106,6 +106,10 @@ bool all_meet(const Subjects& subjects, std::span<const NodeId> nodes) {
   return std::ranges::all_of(subjects, [&](const auto& s) { return meets(nodes, s); });
 }
 
+NodeId failed_at(const Found& f) {
+  return f.trace.value ? f.graph->value(f.trace.value).producer : f.trace.node;
+}
+
 int failures(const Rule& rule, const Rejection& r, const MatchTrace& t) {
   if (r.stage == Rejection::Stage::structure)
     return kStructure + std::max(1, pattern_nodes(rule) - r.matched_nodes);
@@ -117,17 +121,17 @@ int failures(const Rule& rule, const Rejection& r, const MatchTrace& t) {
 
 /// Whether the structure failed at something that lies apart from the nodes asked about: for one
 /// node, that the pattern took others and not it; for two, that both fit and a third does not.
-static bool elsewhere(const Graph& g, const Found& f, const Subjects& subjects,
+static bool elsewhere(const Found& f, const Subjects& subjects,
                       const std::vector<NodeId>& inside) {
   if (!f.path.empty()) return false;
-  const NodeId at = f.trace.value ? g.value(f.trace.value).producer : f.trace.node;
+  const NodeId at = failed_at(f);
   if (subjects.size() == 1) return !at || !meets(inside, subjects[0]);
   return std::ranges::none_of(subjects, [&](const auto& s) { return contains(s, at); });
 }
 
 std::vector<NodeId> path_to(const Graph& g, const Found& f, const Semantics& ops) {
   const PatternExpr* want = f.trace.failed;
-  const NodeId at = f.trace.value ? g.value(f.trace.value).producer : f.trace.node;
+  const NodeId at = failed_at(f);
   if (!want || want->kind != PatternExpr::Kind::call || !at) return {};
   std::vector<std::pair<NodeId, size_t>> seen{{at, 0}};  // and through which entry it was reached
   for (size_t k = 0; k < seen.size() && k < 64; ++k) {
@@ -301,7 +305,7 @@ std::optional<Found> Attempts::try_root(const Rule& rule, const Graph& g, NodeId
   f.others = static_cast<int>(std::ranges::count_if(inside, [&](NodeId n) {
     return std::ranges::none_of(subjects, [&](const auto& s) { return contains(s, n); });
   }));
-  if (f.rejection.stage == Rejection::Stage::structure && elsewhere(g, f, subjects, inside))
+  if (f.rejection.stage == Rejection::Stage::structure && elsewhere(f, subjects, inside))
     f.failures += kElsewhere;
   return f;
 }

@@ -79,13 +79,20 @@ bool Inquiry::State::declined(const Rule& rule, const Found& f, Rejection& why) 
   return false;
 }
 
-/// Of a node where a structure failed and that the model does not have: what it is a part of.
-std::string Inquiry::State::meaning(const Found& f) {
-  const MatchTrace& t = f.trace;
+/// Of a node where a structure failed and that the model's opset defines by several: which these
+/// are.
+std::string Inquiry::State::meaning(const Found& f, const Rule& rule,
+                                    const std::vector<std::string>& asked) {
   if (f.rejection.stage != Rejection::Stage::structure) return "";
-  const NodeId at = t.value ? f.graph->value(t.value).producer : t.node;
-  if (!at || f.graph->node(at).origins.empty()) return "";
-  const std::string& name = f.graph->node(at).origins.front();
+  const NodeId at = failed_at(f);
+  std::string name =
+      at && !f.graph->node(at).origins.empty() ? f.graph->node(at).origins.front() : "";
+  auto several = [&](const std::string& n) {
+    return attempts.origin_index(*o.model).of(n).size() > 1;
+  };
+  if (rule.kind == RuleKind::region)  // it fails at none of them
+    for (const std::string& n : asked)
+      if (several(n)) name = n;
   const std::vector<NodeId>& parts = attempts.origin_index(*o.model).of(name);
   if (parts.size() < 2) return "";
   std::string text;
@@ -115,7 +122,7 @@ std::string Inquiry::State::stands_between(const Found& f, const Rule& rule) con
   if (rule.kind != RuleKind::window || f.rejection.stage != Rejection::Stage::structure ||
       !t.failed || !f.path.empty())
     return "";
-  const NodeId at = t.value ? g.value(t.value).producer : t.node;
+  const NodeId at = failed_at(f);
   if (!at || g.node(at).outputs.size() != 1) return "";
   auto taken = [&](const PatternExpr* e) {
     return std::ranges::any_of(t.nodes, [&](const auto& n) { return n.first == e; });
@@ -190,8 +197,8 @@ std::optional<Draft> Inquiry::State::consider(const Rule& rule,
   if (first && (!last || first->failures < last->failures)) last = std::move(first), at = &start;
   if (!last || last->match) return std::nullopt;
   c.found = std::move(*last);
-  c.found.rejection.why += read_by(c.found) + stands_between(c.found, rule) + meaning(c.found) +
-                           overridden(rule, c.found.rejection);
+  c.found.rejection.why += read_by(c.found) + stands_between(c.found, rule) +
+                           meaning(c.found, rule, asked) + overridden(rule, c.found.rejection);
   if (at == &start && &start != &end) {
     std::set<std::string> nodes;
     for (const auto& [_, n] : c.found.trace.nodes) nodes.insert(start.node(n).name);
@@ -275,22 +282,27 @@ std::string Inquiry::State::otherwise(const std::vector<std::string>& names,
     auto it = layers.find(n);
     return it == layers.end() ? "" : o.plan.layers[it->second[0]].contract;
   };
-  std::vector<std::string> apart;  // what stands between, and what runs it
-  for (const std::string& n : between) {
-    const std::string by = contract(n);
-    auto op = ops.find(n);
-    apart.push_back(fmt::format(
-        "{} ({}) {}", escape(n), op == ops.end() ? "" : escape(op->second),
-        by == "interpret"
-            ? "has no kernel and no formula of which one could be generated: it is "
-              "interpreted, as a separate layer"
-            : fmt::format("is a separate layer ({}), which no rule fuses with them", by)));
-  }
-  if (!apart.empty()) return joined(apart, 2);
   auto with_op = [&](const std::string& n) {
     auto op = ops.find(n);
     return op == ops.end() ? escape(n) : fmt::format("{} ({})", escape(n), escape(op->second));
   };
+  std::vector<std::string> interpreted_ones, fused;  // of what stands between
+  for (const std::string& n : between)
+    if (const std::string by = contract(n); by == "interpret")
+      interpreted_ones.push_back(with_op(n));
+    else if (fused.size() < 2)
+      fused.push_back(fmt::format("{} is a separate layer ({}), which no rule fuses with them",
+                                  with_op(n), by));
+  if (!interpreted_ones.empty()) {
+    const bool one = interpreted_ones.size() == 1;
+    fused.insert(fused.begin(),
+                 fmt::format("{} {} no kernel and no formula to generate one from: {} interpreted, "
+                             "{} layer{} of {} own",
+                             ferrule::joined(interpreted_ones, {}, ", ", " and "),
+                             one ? "has" : "have", one ? "it is" : "they are", one ? "a" : "as",
+                             one ? "" : "s", one ? "its" : "their"));
+  }
+  if (!fused.empty()) return ferrule::joined(fused, {}, "; ");
   if (names.size() == 2) {
     std::string text =
         fmt::format("no rule fuses {} into the layer of {}", with_op(names[1]), with_op(names[0]));
@@ -401,7 +413,7 @@ bool for_others(const Draft& c, const Subjects& subjects, const Semantics& ops) 
       !t.failed || t.failed->kind != PatternExpr::Kind::call || t.nodes.size() > kOfOthers)
     return false;
   const Graph& g = *c.found.graph;
-  const NodeId at = t.value ? g.value(t.value).producer : t.node;
+  const NodeId at = failed_at(c.found);
   return at && !has_head(g.node(at), t.failed->ops, t.failed->classes, ops) &&
          std::ranges::any_of(subjects, [&](const auto& s) { return contains(s, at); });
 }
@@ -480,7 +492,7 @@ std::vector<Draft> Inquiry::State::at_one_end(const std::vector<std::string>& na
                });
       };
       const MatchTrace& t = c.found.trace;
-      const NodeId at = t.value ? g.value(t.value).producer : t.node;
+      const NodeId at = failed_at(c.found);
       const bool fuses = c.c.rule->kind == RuleKind::absorb || c.c.rule->kind == RuleKind::window;
       // Of a path through two layers the edge between them is asked about, and its ends were.
       const bool end =

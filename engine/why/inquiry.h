@@ -59,7 +59,7 @@ struct Inquiry::State {
   const Step* lost_to(const Match& m, const Graph& g, size_t phase, std::string& text) const;
   std::string history(const Rule& rule, const std::vector<std::string>& names);
   bool declined(const Rule& rule, const Found& f, Rejection& why) const;
-  std::string meaning(const Found& f);
+  std::string meaning(const Found& f, const Rule& rule, const std::vector<std::string>& asked);
   std::string read_by(const Found& f) const;
   std::string stands_between(const Found& f, const Rule& rule) const;
   std::string overridden(const Rule& rule, const Rejection& r) const;

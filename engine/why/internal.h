@@ -74,6 +74,8 @@ class Attempts {
   std::map<std::pair<const Rule*, const Graph*>, Regions> regions_;
 };
 
+/// The node where the structure failed; none: at no computed value.
+NodeId failed_at(const Found& f);
 /// How much is not as the rule wants it; a structure that does not fit counts most.
 int failures(const Rule& rule, const Rejection& r, const MatchTrace& t);
 /// From where the pattern looked, up to the nearest node of the kind it wants; that node first.

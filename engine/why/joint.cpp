@@ -45,6 +45,24 @@ size_t tensors_read(const Graph& g, const std::vector<NodeId>& nodes) {
   return read.size();
 }
 
+/// A node outside that reads what these compute, perhaps through others, and that they read.
+NodeId on_the_way(const Graph& g, const std::vector<NodeId>& inside) {
+  int64_t last = 0;
+  for (NodeId n : inside) last = std::max<int64_t>(last, g.node(n).order);
+  std::set<NodeId> behind(inside.begin(), inside.end());
+  std::vector<NodeId> work = inside;
+  for (size_t k = 0; k < work.size(); ++k)
+    for (ValueId v : g.node(work[k]).outputs)
+      if (v)
+        for (const Use& u : g.value(v).uses)
+          if (g.node(u.node).order < last && behind.insert(u.node).second) work.push_back(u.node);
+  for (NodeId n : inside)
+    for (ValueId v : g.node(n).inputs)
+      if (const NodeId from = v ? g.value(v).producer : NodeId())
+        if (!contains(inside, from) && behind.contains(from)) return from;
+  return {};
+}
+
 /// Why two nodes that could share a kernel do not, and whether a limit of the rule says so.
 std::pair<bool, std::string> ended(const Graph& g, const Rule& rule,
                                    const std::vector<Match>& found, NodeId a, NodeId b) {
@@ -71,8 +89,12 @@ std::pair<bool, std::string> ended(const Graph& g, const Rule& rule,
     return {true,
             fmt::format("one layer would have {} nodes; the rule allows {} (its parameter max_ops)",
                         both.size() - 1, rule.region.max_ops)};
-  return {false,
-          "one kernel for both would wait for its own result: a path leaves it and comes back"};
+  const NodeId between = on_the_way(g, both);
+  return {false, between ? fmt::format("{} stands between: it needs a result of the kernel that "
+                                       "both would be, and that kernel needs its result",
+                                       node_text(g, between))
+                         : "one kernel for both would wait for its own result: a path leaves it "
+                           "and comes back"};
 }
 
 }  // namespace

@@ -108,24 +108,46 @@ class Edges {
     return kind != RuleKind::merge && kind != RuleKind::rewrite;
   }
 
+  static bool structure(const Draft& c) {
+    return c.c.state == Considered::State::refused &&
+           c.found.rejection.stage == Rejection::Stage::structure;
+  }
+  /// Where a pattern does not fit, it says something of the edge if it took one of its nodes and
+  /// missed the other, or took both and most of what it needs.
+  bool elsewhere(const Draft& c, const std::vector<std::string>& ends) {
+    const NodeId at = failed_at(c.found);
+    if (!structure(c) || !at || c.c.rule->match.lines.empty()) return false;
+    std::vector<NodeId> took{c.found.root};
+    for (const auto& [_, n] : c.found.trace.nodes) took.push_back(n);
+    const Subjects nodes = s_.attempts.subjects(*c.found.graph, ends);
+    auto meets = [&](const std::vector<NodeId>& end) {
+      return std::ranges::any_of(took, [&](NodeId n) { return n != at && contains(end, n); });
+    };
+    const bool first = meets(nodes[0]), second = meets(nodes[1]);
+    const bool most = c.c.matched_nodes > 2 && 2 * c.c.matched_nodes > c.c.pattern_nodes;
+    return !(first && second && most) && !(contains(nodes[0], at) && second) &&
+           !(contains(nodes[1], at) && first);
+  }
+
   void explain(MissedEdge& e) {
     e.cls = "structure";
     const std::vector<std::string> ends{e.producer, e.consumer};
     std::vector<Draft> all = s_.candidates(ends, nullptr);
+    std::erase_if(all, [&](const Draft& c) { return elsewhere(c, ends); });
     // What recognises or prepares is the reason where no rule that fuses came near.
     if (std::ranges::any_of(all, owns)) std::erase_if(all, std::not_fn(owns));
     if (all.empty()) all = s_.not_removed(ends, e.bytes);
     const std::string &x = contract_.at(e.from), &y = contract_.at(e.to);
-    const bool structure = !all.empty() && all[0].c.state == Considered::State::refused &&
-                           all[0].found.rejection.stage == Rejection::Stage::structure;
-    if ((all.empty() || structure) && anchored(x) && anchored(y)) {
-      e.reason =
-          fmt::format("each has a main operator ({} and {}), and no rule fuses the two", x, y);
+    if ((all.empty() || structure(all[0])) && anchored(x) && anchored(y)) {
+      e.reason = fmt::format(
+          "each is built around an operator of its own ({} and {}), and no rule fuses two such "
+          "layers",
+          x, y);
       return;
     }
+    if (all.empty()) all = s_.at_one_end(ends, nullptr, ends, e.bytes);
     if (all.empty()) {
-      e.reason = fmt::format("no rule fuses {} and {} ({} and {})", escape(e.producer),
-                             escape(e.consumer), x, y);
+      e.reason = s_.otherwise(ends);
       return;
     }
     // Changes of the model are advice only where they were tried.

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "engine/base/diagnostics.h"
+#include "engine/base/join.h"
 #include "engine/base/suggest.h"
 #include "engine/rule/text.h"
 #include "engine/why/inquiry.h"
@@ -114,8 +115,7 @@ Result<std::string> Inquiry::resolve(std::string_view name) const {
   e.message = "the model has no node and no value of that name";
   e.hint = did_you_mean(name, s.names);
   if (e.hint.empty())
-    e.hint = fmt::format("it has {} node{}: {}", s.names.size(), s.names.size() == 1 ? "" : "s",
-                         joined(s.names, 6));
+    e.hint = fmt::format("it has {}: {}", counted(s.names.size(), "node"), joined(s.names, 6));
   return fail(std::move(e));
 }
 
@@ -187,7 +187,11 @@ Outcome Inquiry::State::outcome(const std::string& name) const {
   f.kind = f.layers.empty() ? Outcome::Kind::removed : Outcome::Kind::layer;
   if (f.layers.empty()) {
     const Step* last = f.steps.empty() ? nullptr : &o.fused.journal.steps[f.steps.back()];
-    if (last && last->kind == "fold") {
+    const Step* first = f.steps.empty() ? nullptr : &o.fused.journal.steps[f.steps.front()];
+    if (first && first->kind == "share" && contains(first->before, name)) {
+      f.text = fmt::format("{} computes the same as {}, which is kept for both (step {})",
+                           with_op(f), joined(first->after), f.steps.front() + 1);
+    } else if (last && last->kind == "fold") {
       f.kind = Outcome::Kind::folded;
       f.text =
           fmt::format("{} was computed when the model was loaded ({}): all its inputs are constant",

@@ -87,6 +87,22 @@ class Relation {
     return "";
   }
 
+  /// ": q reads x, k reads x2"; empty: one of them reads nothing that is computed or given.
+  std::string inputs() const {
+    std::string out;
+    for (const Outcome* f : {&a_, &b_}) {
+      const NodeId n = g_.find_node(f->name);
+      std::vector<std::string> read;
+      if (n)
+        for (ValueId v : g_.node(n).inputs)
+          if (v && !g_.constant(v)) read.push_back(g_.value(v).name);
+      if (read.empty()) return "";
+      out += fmt::format("{}{} reads {}", out.empty() ? ": " : ", ", escape(f->name),
+                         why::joined(read));
+    }
+    return out;
+  }
+
   /// The first grouping that put both into one node.
   const Step* joined(const std::string& a, const std::string& b, size_t* index) const {
     std::set<std::string> x{a}, y{b};
@@ -257,11 +273,15 @@ Result<PairAnswer> Inquiry::pair(std::string_view first, std::string_view second
     return fmt::format("{} and {}", quoted_layer(s.o, out.a.layers[0]),
                        quoted_layer(s.o, out.b.layers[0]));
   };
+  auto some = [](const std::vector<std::string>& nodes) {
+    return nodes.size() == 2 ? escape(nodes[0]) + " and " + escape(nodes[1]) : joined(nodes);
+  };
   auto own_anchors = [&] {
     const std::string &x = s.o.plan.layers[out.a.layers[0]].contract,
                       &y = s.o.plan.layers[out.b.layers[0]].contract;
-    return anchored(x) && anchored(y) ? fmt::format("; each has a main operator ({} and {})", x, y)
-                                      : std::string();
+    return anchored(x) && anchored(y)
+               ? fmt::format("; each is built around an operator of its own ({} and {})", x, y)
+               : std::string();
   };
   std::string reader, left;
   const std::string shared = r.common_input();
@@ -271,7 +291,7 @@ Result<PairAnswer> Inquiry::pair(std::string_view first, std::string_view second
     out.text = out.blockers.empty()
                    ? fmt::format("{} feeds {}, and they are two layers: {}{}", escape(out.a.name),
                                  escape(out.b.name), layers(), own_anchors())
-                   : fmt::format("{} stand{} between {} and {}", joined(out.blockers),
+                   : fmt::format("{} stand{} between {} and {}", some(out.blockers),
                                  out.blockers.size() == 1 ? "s" : "", escape(out.a.name),
                                  escape(out.b.name));
     if (const std::string text = placed_text(out, s); !text.empty()) out.text += text;
@@ -286,7 +306,8 @@ Result<PairAnswer> Inquiry::pair(std::string_view first, std::string_view second
   } else {
     out.text =
         fmt::format("neither of {} and {} depends on the other, and they read no tensor in common",
-                    escape(out.a.name), escape(out.b.name));
+                    escape(out.a.name), escape(out.b.name)) +
+        r.inputs();
   }
   Trials trials(s.o, s.sizes, tries);
   // Of a path through the two layers, the edge between them is what is asked about.
@@ -332,8 +353,9 @@ Result<PairAnswer> Inquiry::pair(std::string_view first, std::string_view second
     out.otherwise = s.not_for(*only, names);
   else if (out.considered.empty() && !out.path.empty())
     out.otherwise = s.otherwise(ends, out.blockers);
-  else if (out.considered.empty() && out.kind == PairAnswer::Kind::unrelated)
-    out.otherwise = "rules fuse nodes that feed each other or read the same tensor";
+  else if (out.considered.empty() && shared.empty())
+    out.otherwise = "rules fuse nodes that feed each other or read the same tensor" +
+                    (out.kind == PairAnswer::Kind::unrelated ? "" : r.inputs());
   auto free = [&](const std::string& n) {
     const NodeId id = s.o.model->find_node(n);
     return id && placed_freely(*s.o.model, id, s.o.knowledge->ops);

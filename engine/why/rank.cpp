@@ -19,17 +19,11 @@ bool structure(const Draft& c) {
          c.found.rejection.id == "structure";
 }
 
-/// The node where the structure failed.
-NodeId failed_at(const Draft& c) {
-  const MatchTrace& t = c.found.trace;
-  return t.value ? c.found.graph->value(t.value).producer : t.node;
-}
-
 /// Another operator than the pattern wants: a number or an attribute of the right one is nearer.
 bool other_operator(const Draft& c, const Semantics& ops) {
   const PatternExpr* want = c.found.trace.failed;
   if (!want || want->kind != PatternExpr::Kind::call) return false;
-  const NodeId at = failed_at(c);
+  const NodeId at = failed_at(c.found);
   return !at || !has_head(c.found.graph->node(at), want->ops, want->classes, ops);
 }
 
@@ -87,8 +81,12 @@ bool concerns(const Draft& c, const Observed& o, const Subjects& subjects,
   auto of_profile = [](const std::string& name) {
     return name == "profile" || name == "tensorrt" || name == "ferrule";
   };
+  const Bindings none;
+  const Let nothing;
+  const EvalContext profile{g, none, ops, nothing, &o.knowledge->target};
   for (const Condition& asked : rule.where)  // it is for another profile
-    if (asked.id == r.id && asked.expr && std::ranges::all_of(names(*asked.expr), of_profile))
+    if (asked.expr && std::ranges::all_of(names(*asked.expr), of_profile) &&
+        evaluate_condition(*asked.expr, profile) == Truth::no)
       return false;
   if (!all_there(rule, g, ops)) return false;
   // A tail that the rule could not take anywhere is not what it waits for.
@@ -141,9 +139,9 @@ bool concerns(const Draft& c, const Observed& o, const Subjects& subjects,
   took.insert(took.end(), c.found.path.begin(), c.found.path.end());
   const bool other = other_operator(c, ops);
   if (!other)
-    if (const NodeId at = failed_at(c)) took.push_back(at);
-  if (!path.empty() && !rewrite && failed_at(c))
-    for (const std::string& name : origins(g, std::array{failed_at(c)}))
+    if (const NodeId at = failed_at(c.found)) took.push_back(at);
+  if (!path.empty() && !rewrite && failed_at(c.found))
+    for (const std::string& name : origins(g, std::array{failed_at(c.found)}))
       if (contains(path, name)) return true;
   if (!all_meet(subjects, took)) return false;
   if (!other || (!rewrite && !c.found.path.empty() && c.found.path.size() <= kNear)) return true;

@@ -73,17 +73,17 @@ std::vector<std::string> other_targets(const Draft& c, const Observed& o, Attemp
 
 /// How the model would have to be; nullopt: nothing helps that can be said.
 std::optional<Proposal> edit(const Considered& c) {
+  constexpr const char* kOnlyResults =
+      "a fused layer writes its results to memory, and no values between its nodes";
   const Rejection& r = c.rejection;
   if (r.id == "D1")
     return say(Kind::edit,
                "let no other node read that value, or compute it separately for the other reader",
-               "such a value has to be in memory");
+               kOnlyResults);
   if (r.id == "D2" && r.why.find("nested graph") != r.why.npos)
-    return say(Kind::edit, "do not read that value in the nested graph",
-               "such a value has to be in memory");
+    return say(Kind::edit, "do not read that value in the nested graph", kOnlyResults);
   if (r.id == "D2")
-    return say(Kind::edit, "remove that value from the outputs of the model",
-               "such a value has to be in memory");
+    return say(Kind::edit, "remove that value from the outputs of the model", kOnlyResults);
   if (!r.hint.empty()) return say(Kind::edit, r.hint);
   if (r.id == "D3" || r.id == "D7" || r.id == "D8" || r.id == "D9")
     return say(Kind::impossible, "nothing: the results would change");

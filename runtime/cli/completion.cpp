@@ -298,7 +298,9 @@ void add_completion(CLI::App& app, Common& common, int& exit) {
     return Exit::ok;
   });
   auto* m = app.add_subcommand("man", "the page of the manual");
-  m->footer("Examples:\n  ferrule man > ferrule.1 && man -l ferrule.1");
+  m->footer(
+      "Examples:\n  ferrule man | man -l -\n  ferrule man > ~/.local/share/man/man1/ferrule.1\n"
+      "  ferrule man | gzip > ferrule.1.gz");
   set_body(*m, common, exit, [&app](const Common&) -> Result<Exit> {
     print_unfolded();
     std::cout << manual(spoken(app));

@@ -1,5 +1,6 @@
 // missed: what still goes through memory between layers, the most bytes first, and why.
 #include <iostream>
+#include <map>
 
 #include "engine/base/join.h"
 #include "runtime/cli/why_text.h"
@@ -7,15 +8,22 @@
 namespace ferrule::cli {
 namespace {
 
+constexpr size_t kRepeated = 160;  // letters of a reason that is said once
+
 void print(const why::Missed& all, const std::string& assumed) {
   if (!assumed.empty())
     std::cout << fmt::format("bytes are for {} (pass --shapes for other sizes)\n", assumed);
+  std::map<std::string, std::string> said;  // reasons -> the edge that they were said of
   for (const why::MissedEdge& e : all.edges) {
-    std::cout << fmt::format("{:>10}  {} -> {}   {} {}\n", bytes_text(e.bytes), escape(e.producer),
-                             escape(e.consumer), escape(e.value), e.sized);
-    std::cout << fmt::format("            {}\n", escape(e.reason, 600));
+    const std::string edge = escape(e.producer) + " -> " + escape(e.consumer);
+    std::cout << fmt::format("{:>10}  {}   {} {}\n", bytes_text(e.bytes), edge, escape(e.value),
+                             e.sized);
+    std::string reason = fmt::format("            {}\n", escape(e.reason, 600));
     if (!e.unlocks.empty() && e.unlocks[0].kind != why::Unlock::Kind::impossible)
-      std::cout << fmt::format("            to change it: {}\n", unlock_text(e.unlocks[0]));
+      reason += fmt::format("            to change it: {}\n", unlock_text(e.unlocks[0]));
+    const auto [before, first] = said.try_emplace(reason, edge);
+    const bool again = !first && reason.size() > kRepeated;
+    std::cout << (again ? fmt::format("            as for {}\n", before->second) : reason);
   }
   std::cout << fmt::format("{} of {} between layers", all.edges.size(), counted(all.all, "edge"));
   if (all.edges.size() < all.all) std::cout << fmt::format(" (--top {} shows all)", all.all);

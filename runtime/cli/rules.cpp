@@ -216,7 +216,8 @@ void add_rules(CLI::App& app, Common& common, int& exit) {
   auto of_overrides = std::make_shared<bool>(false);
   sub("schema", "the JSON Schema of rule files",
       "Examples:\n  ferrule rules schema > schema.json\n"
-      "  ferrule rules schema --override > override_schema.json",
+      "  ferrule rules schema --override > override_schema.json\n"
+      "  ferrule rules schema | python3 -m json.tool",
       [of_overrides](const Common&) -> Result<Exit> {
         print_unfolded();
         std::cout << (*of_overrides ? override_schema() : rule_schema());
@@ -225,7 +226,8 @@ void add_rules(CLI::App& app, Common& common, int& exit) {
       ->add_flag("--override", *of_overrides, "of override files");
   sub("new", "writes a rule to start from",
       "Examples:\n  ferrule rules new my_rules/my_rule\n"
-      "  ferrule rules new my_rules/my_rule.yaml --force",
+      "  ferrule rules new my_rules/my_rule.yaml --force\n"
+      "  mkdir my_rules && ferrule rules new my_rules/my_rule",
       [text](const Common& o) { return make(o, *text); })
       ->add_option("FILE", *text, "the new file; its name is the rule's id")
       ->required();

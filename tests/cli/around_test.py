@@ -360,7 +360,8 @@ def familiar(report, net):
     listed = re.findall(r"^  ([a-z]+)  ", run("--help").out, re.MULTILINE)
     report.check("all commands are listed", None if len(listed) > 14 else str(listed))
     for command in commands + [[k] for k in listed if k != "help"]:
-        report.check(f"{' '.join(command)} --help has examples", None if re.search(r"^Examples:\n .*ferrule ", run(*command, "--help").out, re.MULTILINE) else "none")
+        examples = re.findall(r"^ .*ferrule ", run(*command, "--help").out.partition("Examples:\n")[2], re.MULTILINE)
+        report.check(f"{' '.join(command)} --help has three examples", None if len(examples) >= 3 else f"{len(examples)}")
 
 
 POOL = """agraph (float[N,3,H,W] x) => (float[N,16,P,Q] y) <float[16,3,3,3] V = {WEIGHTS}> {
