@@ -6,6 +6,7 @@
 #include "engine/base/diagnostics.h"
 #include "engine/match/facts.h"
 #include "engine/match/trace.h"
+#include "engine/semantics/meets.h"
 
 namespace ferrule {
 
@@ -442,7 +443,8 @@ bool Matcher::number(const Goal& g) {
             (e.near && std::isfinite(k) && std::abs(v - k) <= rtol * (k == 0 ? 1 : std::abs(k)));
   }
   if (!equal) return fail(Fail::number, &e, g.value, g.parent);
-  if (t->rank() == 0 || !g.parent || !ctx_.ops.pointwise(g_.node(g.parent))) return true;
+  const OpFormula* f = t->rank() && g.parent ? ctx_.ops.find(g_.node(g.parent)) : nullptr;
+  if (!f || !f->pointwise() || shaped_by_first(*f)) return true;
   int others = -1;
   for (ValueId v : g_.node(g.parent).inputs)
     if (v && v != g.value) others = std::max(others, g_.value(v).type.rank());

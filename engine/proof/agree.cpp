@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <set>
 
 #include "engine/base/diagnostics.h"
 #include "engine/contract/accepts.h"
@@ -163,6 +164,33 @@ void draw_beside_constants(const Graph& g, std::vector<Tensor>& inputs, Draw& dr
     }
     t = std::move(changed);
   }
+}
+
+/// Elements that differ, but not in a shorter type of floats that the graphs use: what is compared
+/// or sorted in it comes in another order. False: there is no such type.
+bool draw_near_ties(const std::vector<DType>& types, std::vector<Tensor>& inputs, Draw& draw) {
+  bool any = false;
+  for (Tensor& t : inputs) {
+    const bool real = is_float(t.dtype());
+    if ((!real && !is_int(t.dtype())) || size_bits(t.dtype()) % 8 != 0) continue;
+    const int digits =
+        real ? float_limits(t.dtype()).precision : size_bits(t.dtype()) - is_signed_int(t.dtype());
+    std::vector<DType> shorter;
+    for (DType s : types)
+      if (float_limits(s).precision + 2 <= digits) shorter.push_back(s);
+    if (shorter.empty()) continue;
+    any = true;
+    const FloatLimits l = float_limits(draw.of(shorter));
+    const double about = real ? draw.between(1.0, 2.0) * (draw.chance(50) ? -1 : 1) : 0;
+    const double shared =
+        real ? about - std::remainder(about, 4 * l.epsilon()) : std::ldexp(1.0, l.precision + 1);
+    const double step = real ? l.epsilon() / 2 : 1;
+    auto [tied, bytes] = Tensor::allocate(t.dtype(), t.dims());
+    for (int64_t k = 0; k < t.numel(); ++k)
+      Tensor::put(t.dtype(), bytes, k, shared + static_cast<double>(draw.below(2)) * step);
+    t = std::move(tied);
+  }
+  return any;
 }
 
 /// The shape that a pool reads; null: the node is none.
@@ -335,8 +363,18 @@ Agreement agreement(const Graph& before, const Graph& after, Numerics claim,
   Comparison comparison(before, after, claim, ctx);
   comparison.judge_by(shortest);
   Draw draw(seed), beside(~seed);
-  for (const Round& round : rounds_of(claim)) {
+  std::set<DType> used;
+  for (const Graph* g : {&before, &after})
+    for (ValueId v : g->values())
+      if (const DType t = g->value(v).type.dtype; is_float(t)) used.insert(t);
+  const std::vector<DType> floats(used.begin(), used.end());
+  std::vector<Round> rounds(rounds_of(claim).begin(), rounds_of(claim).end());
+  const size_t tied = rounds.size();
+  if (!reduced && !floats.empty()) rounds.push_back({Magnitudes::small, Sizes::primes});
+  for (size_t k = 0; k < rounds.size(); ++k) {
+    const Round& round = rounds[k];
     std::vector<Tensor> inputs = inputs_of(before, round, draw);
+    if (k == tied && !draw_near_ties(floats, inputs, draw)) break;
     if (round.values == Magnitudes::few || round.values == Magnitudes::limits)
       draw_beside_constants(before, inputs, beside);
     if (reduced)

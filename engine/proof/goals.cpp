@@ -9,7 +9,7 @@
 namespace ferrule {
 namespace {
 
-using Kind = Expr::Kind;
+using ExprKind = Expr::Kind;
 using Binary = Expr::Binary;
 using Part = std::shared_ptr<const Expr>;
 /// Expressions that hold together: one way to meet a condition.
@@ -20,7 +20,7 @@ constexpr size_t kWays = 12, kGoals = 32, kElements = 6;
 
 Part binary(Binary op, Part a, Part b) {
   auto e = std::make_shared<Expr>();
-  e->kind = Kind::binary, e->binary = op;
+  e->kind = ExprKind::binary, e->binary = op;
   e->args = {std::move(a), std::move(b)};
   return e;
 }
@@ -32,14 +32,14 @@ Part integer(int64_t n) {
 Part holding(const Part& e, bool holds) {
   if (holds) return e;
   auto out = std::make_shared<Expr>();
-  out->kind = Kind::negation;
+  out->kind = ExprKind::negation;
   out->args = {e};
   return out;
 }
 std::optional<int64_t> number(const Expr& e) {
-  if (e.kind == Kind::negate)
+  if (e.kind == ExprKind::negate)
     if (const auto n = number(*e.args[0])) return -*n;
-  const auto* i = e.kind == Kind::literal ? std::get_if<int64_t>(&e.literal.v) : nullptr;
+  const auto* i = e.kind == ExprKind::literal ? std::get_if<int64_t>(&e.literal.v) : nullptr;
   return i ? std::optional(*i) : std::nullopt;
 }
 Way joined(Way a, const Way& b) {
@@ -61,22 +61,22 @@ class Ways {
  private:
   std::vector<Way> split(const Part& e, bool holds) const {
     switch (e->kind) {
-      case Kind::name:
+      case ExprKind::name:
         for (const auto& [name, value] : rule_.let)
           if (name == e->name && truth(*value)) return of(value, holds);
         break;
-      case Kind::negation:
+      case ExprKind::negation:
         return of(e->args[0], !holds);
-      case Kind::conditional:
+      case ExprKind::conditional:
         return either(both(of(e->args[0], true), of(e->args[1], holds)),
                       both(of(e->args[0], false), of(e->args[2], holds)));
-      case Kind::quantifier:
+      case ExprKind::quantifier:
         if (e->quantifier <= Expr::Quantifier::any)
           if (auto some = elements(e, holds); some.size() > 1) return some;
         break;
-      case Kind::binary:
+      case ExprKind::binary:
         if (e->binary <= Binary::both) return logic(*e, holds);
-        if (e->binary == Binary::in && holds && e->args[1]->kind == Kind::list &&
+        if (e->binary == Binary::in && holds && e->args[1]->kind == ExprKind::list &&
             e->args[1]->args.size() <= kElements)
           return members(*e);
         break;
@@ -87,9 +87,9 @@ class Ways {
   }
 
   static bool truth(const Expr& e) {
-    return e.kind == Kind::negation || e.kind == Kind::conditional ||
-           (e.kind == Kind::binary && e.binary <= Binary::like) ||
-           (e.kind == Kind::quantifier && e.quantifier <= Expr::Quantifier::any);
+    return e.kind == ExprKind::negation || e.kind == ExprKind::conditional ||
+           (e.kind == ExprKind::binary && e.binary <= Binary::like) ||
+           (e.kind == ExprKind::quantifier && e.quantifier <= Expr::Quantifier::any);
   }
 
   std::vector<Way> logic(const Expr& e, bool holds) const {
@@ -145,8 +145,9 @@ class Ways {
 
 /// The comparison's last number; null: it compares with none.
 Part limit(const Part& e, bool holds) {
-  if (e->kind == Kind::negation) return limit(e->args[0], !holds);
-  if (e->kind != Kind::binary || e->binary < Binary::lt || e->binary > Binary::ge) return nullptr;
+  if (e->kind == ExprKind::negation) return limit(e->args[0], !holds);
+  if (e->kind != ExprKind::binary || e->binary < Binary::lt || e->binary > Binary::ge)
+    return nullptr;
   const auto right = number(*e->args[1]), left = number(*e->args[0]);
   if (right.has_value() == left.has_value()) return nullptr;
   const bool less = e->binary == Binary::lt || e->binary == Binary::le;

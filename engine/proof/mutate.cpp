@@ -6,6 +6,7 @@
 #include <set>
 
 #include "engine/base/diagnostics.h"
+#include "engine/onnx/schema.h"
 #include "engine/proof/edit.h"
 #include "engine/proof/hints.h"
 #include "engine/proof/values.h"
@@ -528,6 +529,26 @@ class Mutator {
     g.set_attr(n, "group", to);
   }
 
+  /// All convolutions twice, side by side: channels of images, filters, addends and groups.
+  static void double_groups(Graph& g, const std::vector<NodeId>& all) {
+    for (ValueId v : g.inputs())
+      if (Type t = g.value(v).type; t.shape && t.shape->size() > 2) {
+        (*t.shape)[1] = (*t.shape)[1] * Dim(2);
+        g.set_type(v, std::move(t));
+      }
+    std::set<ValueId> done;
+    for (NodeId n : all) {
+      const ValueId b = g.input(n, 2);
+      for (ValueId v : {filters_of(g, n), g.constant(b) ? b : ValueId{}}) {
+        if (!v || !done.insert(v).second || g.value(v).type.rank() == 0) continue;
+        std::vector<int64_t> dims = *constant_shape(*g.value(v).type.shape);
+        dims[0] *= 2;
+        set_dims(g, v, dims);
+      }
+      g.set_attr(n, "group", 2 * g.node(n).attrs.i("group", 1));
+    }
+  }
+
   /// The results of these nodes, each behind an Abs, are all that the graph gives.
   static void give(Graph& g, const std::vector<NodeId>& nodes) {
     for (size_t k = 0; k < nodes.size(); ++k) {
@@ -548,13 +569,17 @@ class Mutator {
 
   /// An attribute `group` alone fits no filters, and what reads the results would not fit them.
   void groups() {
-    std::vector<NodeId> all, first;
+    std::vector<NodeId> all, first, convolutions;
     for (NodeId n : g_.order()) {
       const Attr* a = g_.node(n).attrs.find("group");
+      if (a && filters_of(g_, n)) convolutions.push_back(n);
       if ((a && !same_attr(*a, int64_t{1})) || !filters_of(g_, n)) continue;
       if (!g_.value(g_.input(n, 0)).producer) first.push_back(n);
       if (a) all.push_back(n);
     }
+    if (!convolutions.empty())
+      add("every convolution is there twice, side by side",
+          [=](Graph& g) { double_groups(g, convolutions); });
     if (first.size() > 1 && first.size() >= g_.outputs().size())
       for (int64_t to : {2, 0}) {
         add(fmt::format("convolutions of an input {}, and nothing else is left",

@@ -11,6 +11,7 @@
 #include "engine/base/diagnostics.h"
 #include "engine/semantics/block_eval.h"
 #include "engine/semantics/lower_formula.h"
+#include "engine/semantics/meets.h"
 #include "engine/semantics/nodes_to_programs.h"
 
 namespace ferrule {
@@ -82,10 +83,19 @@ void gather(const Walk& w, size_t k, const Tensor& t, DType physical, int64_t st
   }
 }
 
-Result<std::vector<int64_t>> broadcast_dims(const Node& n, std::span<const Tensor* const> inputs) {
+/// `slots`: of the node, one for each input.
+Result<std::vector<int64_t>> broadcast_dims(const OpFormula& f, const Node& n,
+                                            std::span<const Tensor* const> inputs,
+                                            std::span<const size_t> slots) {
   std::vector<int64_t> out;
-  for (const Tensor* t : inputs) {
-    const auto& dims = t->dims();
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    const auto& dims = inputs[k]->dims();
+    if (meets_first(f, slots[k]) == Meets::single) {
+      if (inputs[k]->numel() == 1) continue;
+      return error(Code::bad_shape, node_place(n),
+                   fmt::format("input {} is {} where one element is wanted", slots[k],
+                               str(Shape(dims.begin(), dims.end()))));
+    }
     if (dims.size() > out.size()) out.insert(out.begin(), dims.size() - out.size(), 1);
     for (size_t d = 0; d < dims.size(); ++d) {
       int64_t& o = out[out.size() - 1 - d];
@@ -96,6 +106,11 @@ Result<std::vector<int64_t>> broadcast_dims(const Node& n, std::span<const Tenso
       if (o == 1) o = m;
     }
   }
+  for (size_t k = 0; k < inputs.size() && shaped_by_first(f); ++k)
+    if (const auto& dims = inputs[k]->dims(); slots[k] == 0 && out != dims)
+      return error(Code::bad_shape, node_place(n),
+                   fmt::format("an input does not broadcast to the first, which is {}",
+                               str(Shape(dims.begin(), dims.end()))));
   int64_t count = 1;
   for (int64_t d : out)
     if (__builtin_mul_overflow(count, d, &count) || count > int64_t{1} << 48)
@@ -173,7 +188,7 @@ Result<Tensor> evaluate(const Semantics& ops, const Node& n, std::span<const Ten
   FERRULE_ASSIGN(LoweredNode lowered, lower_node(*f, n, types, f64));
   std::vector<const Tensor*> data;
   for (size_t slot : lowered.input_slots) data.push_back(inputs[slot]);
-  FERRULE_ASSIGN(std::vector<int64_t> dims, broadcast_dims(n, data));
+  FERRULE_ASSIGN(std::vector<int64_t> dims, broadcast_dims(*f, n, data, lowered.input_slots));
   if (change) change(lowered.program);
   return evaluate_program(lowered.program, 0, dims, data, rounding);
 }

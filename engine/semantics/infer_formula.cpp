@@ -2,9 +2,22 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/semantics/lower_formula.h"
+#include "engine/semantics/meets.h"
 #include "engine/semantics/nodes_to_programs.h"
 
 namespace ferrule {
+namespace {
+
+/// Whether `s` may broadcast to `over` as it is.
+bool spreads_over(const Shape& s, const Shape& over) {
+  if (s.size() > over.size()) return false;
+  const size_t extra = over.size() - s.size();
+  for (size_t k = 0; k < s.size(); ++k)
+    if (equal(s[k], Dim(1)) == Truth::no && equal(s[k], over[k + extra]) == Truth::no) return false;
+  return true;
+}
+
+}  // namespace
 
 Result<Type> infer_pointwise(const Semantics& ops, const Graph& g, const Node& n) {
   FERRULE_ASSIGN(const OpFormula* f, required(pointwise_formula(ops, n)));
@@ -13,10 +26,15 @@ Result<Type> infer_pointwise(const Semantics& ops, const Graph& g, const Node& n
   out.shape = Shape{};
   for (size_t k = 0; k < n.inputs.size(); ++k) {
     types.push_back(n.inputs[k] ? g.value(n.inputs[k]).type.dtype : DType::undefined);
-    if (!n.inputs[k] || !f->reads(k) || !out.shape) continue;
+    if (!n.inputs[k] || !f->reads(k)) continue;
     const Type& t = g.value(n.inputs[k]).type;
+    const Meets how = meets_first(*f, k);
+    if (how == Meets::single && t.shape && equal(product(*t.shape), Dim(1)) == Truth::no)
+      return error(Code::bad_shape, node_place(n),
+                   fmt::format("input {} is {} where one element is wanted", k, str(*t.shape)));
+    if (!out.shape || how == Meets::single) continue;
     if (!t.shape) {
-      out.shape.reset();
+      if (how == Meets::broadcast) out.shape.reset();
       continue;
     }
     std::optional<Shape> both = broadcast(*out.shape, *t.shape);
@@ -24,7 +42,12 @@ Result<Type> infer_pointwise(const Semantics& ops, const Graph& g, const Node& n
       return error(Code::bad_shape, node_place(n),
                    fmt::format("the inputs' shapes do not broadcast: {} meets {}", str(*out.shape),
                                str(*t.shape)));
-    out.shape = std::move(both);
+    if (how == Meets::broadcast)
+      out.shape = std::move(both);
+    else if (!spreads_over(*t.shape, *out.shape))
+      return error(Code::bad_shape, node_place(n),
+                   fmt::format("input {} is {}, which does not broadcast to {}", k, str(*t.shape),
+                               str(*out.shape)));
   }
   FERRULE_ASSIGN(out.dtype, formula_result_type(*f, n, types));
   return out;

@@ -11,6 +11,7 @@
 #include "engine/semantics/formula.h"
 #include "engine/semantics/formula_check.h"
 #include "engine/semantics/lower_formula.h"
+#include "engine/semantics/meets.h"
 #include "engine/semantics/region_programs.h"
 
 namespace ferrule {
@@ -103,8 +104,19 @@ class EntryReader {
       bool word = !base.empty() && std::ranges::all_of(base, [](unsigned char c) {
         return std::isalnum(c) || c == '_';
       });
-      if (!word || (s != base && !is_optional(s) && !is_variadic(s)))
-        r_.error(item, fmt::format("\"{}\" is not an input", escape(s)), "write x, x? or xs...");
+      std::string_view marks = std::string_view(s).substr(base.size());
+      if (f_.inputs.empty() || n_.find("row") || n_.find("body")) {
+        // No other input is spread over the first, or there is no formula for one element.
+      } else if (marks.starts_with("[]")) {
+        marks.remove_prefix(2);
+      } else if (const std::string first = fmt::format("[{}]", input_name(f_.inputs[0]));
+                 marks.starts_with(first)) {
+        marks.remove_prefix(first.size());
+      }
+      const bool shaped = marks.size() < s.size() - base.size();
+      if (!word || (!marks.empty() && marks != "?" && (marks != "..." || shaped)))
+        r_.error(item, fmt::format("\"{}\" is not an input", escape(s)),
+                 "write x, x? or xs...; k[]: one element, k[x]: it broadcasts to x, the first");
       if (!f_.inputs.empty() && is_variadic(f_.inputs.back()))
         r_.error(item, "an input behind a variadic one", "");
       f_.inputs.push_back(std::move(s));
@@ -268,6 +280,8 @@ bool same_signature(const OpFormula& a, const OpFormula& b) {
   auto same = [](const std::string& x, const std::string& y) {
     return is_optional(x) == is_optional(y) && is_variadic(x) == is_variadic(y);
   };
+  for (size_t k = 0; k < a.inputs.size(); ++k)
+    if (meets_first(a, k) != meets_first(b, k)) return false;
   return std::ranges::equal(a.inputs, b.inputs, same) && a.data == b.data &&
          a.out_type == b.out_type && a.row == b.row;
 }

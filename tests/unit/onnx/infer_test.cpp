@@ -75,6 +75,22 @@ TEST_CASE("infer: convolutions") {
         "f32[1,4,10,10]");
 }
 
+TEST_CASE("infer: slopes are spread over the data, bounds have one element") {
+  CHECK(type_of("float[2,3] x, float[3] s", "y = PRelu(x, s)") == "f32[2,3]");
+  CHECK(type_of("float[N,C,H] x, float[C,1] s", "y = PRelu(x, s)") == "f32[N,C,H]");
+  CHECK(type_of("float[N,3] x, float[M,3] s", "y = PRelu(x, s)") == "f32[N,3]");
+  CHECK(has(type_of("float[3] x, float[1,3] s", "y = PRelu(x, s)"), "does not broadcast to [3]"));
+  CHECK(has(type_of("float[2,1] x, float[3] s", "y = PRelu(x, s)"), "error[bad_shape]"));
+  CHECK(has(type_of("float x, float[1] s", "y = PRelu(x, s)"), "error[bad_shape]"));
+  CHECK(type_of("float[N] x, float[1] lo, float[1,1] hi", "y = Clip(x, lo, hi)") == "f32[N]");
+  CHECK(type_of("float x, float[1] lo", "y = Clip(x, lo)") == "f32[]");
+  CHECK(type_of("float[3] x, float[N] hi", "y = Clip(x, , hi)") == "f32[3]");
+  CHECK(
+      has(type_of("float[3] x, float[3] hi", "y = Clip(x, , hi)"), "where one element is wanted"));
+  CHECK(
+      has(type_of("float[3] x, float[0] hi", "y = Clip(x, , hi)"), "where one element is wanted"));
+}
+
 TEST_CASE("infer: pooling") {
   CHECK(type_of("float[1,3,H,W] x", "y = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x)") ==
         "f32[1,3,floordiv(H,2),floordiv(W,2)]");

@@ -8,6 +8,7 @@
 
 #include "engine/semantics/definition.h"
 #include "engine/semantics/formula.h"
+#include "engine/semantics/meets.h"
 #include "engine/semantics/semantics.h"
 #include "tests/support/paths.h"
 
@@ -178,6 +179,31 @@ TEST_CASE("a later folder replaces an operator of an earlier one where it says s
   CHECK(to_text(*ops->find("", "Relu")->expr) == "x");
   CHECK(ops->find("my.ops", "Mine"));
   CHECK_FALSE(ops->find("", "Mine"));
+}
+
+TEST_CASE("inputs of one element, and those that broadcast to the first") {
+  auto ops = load_beside(
+      "  - {op: PRelu, in: [v, \"s[v]\"], expr: \"v * s\", replaces: true}\n"
+      "  - {op: Mine, domain: my.ops, in: [x, \"k[]\"], expr: \"x * k\"}\n");
+  REQUIRE(ops);
+  CHECK(meets_first(*ops->find("", "PRelu"), 1) == Meets::one_way);
+  CHECK(meets_first(*ops->find("", "Add"), 1) == Meets::broadcast);
+  CHECK_FALSE(shaped_by_first(*ops->find("", "Add")));
+  CHECK(meets_first(*ops->find("my.ops", "Mine"), 1) == Meets::single);
+  CHECK(shaped_by_first(*ops->find("my.ops", "Mine")));
+  auto refusal = [](const std::string& entry) {
+    auto refused = load_beside("  - {op: Mine, domain: my.ops, expr: \"x\", " + entry + "}\n");
+    REQUIRE_FALSE(refused);
+    return render(refused.error());
+  };
+  for (const char* in : {"\"x[]\"", "x, \"k[y]\"", "x, \"k[]...\"", "x, \"k[\""}) {
+    CAPTURE(in);
+    CHECK(refusal(fmt::format("in: [{}]", in)).find("is not an input") != std::string::npos);
+  }
+  CHECK(refusal("in: [x, \"k[]\"], row: axis").find("is not an input") != std::string::npos);
+  CHECK(
+      render(load_beside("  - {op: PRelu, in: [x, s], expr: \"x * s\", replaces: true}\n").error())
+          .find("other operands") != std::string::npos);
 }
 
 TEST_CASE("the first definitions are there for the oracle, whatever later folders say") {

@@ -81,6 +81,16 @@ TEST_CASE("special values of activations and friends") {
   check(node("Mean"), {vec({1, 2}), vec({3, 4}), vec({5, 7.5f})}, {3, 4.5f});
 }
 
+TEST_CASE("the first operand is not spread over slopes and bounds") {
+  const Tensor x = vec({-2, 3}), one = vec({-2}), number = Tensor::of_f32({}, {-2});
+  check(node("PRelu"), {x, one}, {-2 * -2, 3});
+  check(node("Clip"), {number, one.reshaped({1, 1}), one}, {-2});
+  CHECK(eval(node("Clip"), {&number, &one})->dims().empty());
+  CHECK_FALSE(eval(node("PRelu"), {&one, &x}));
+  CHECK_FALSE(eval(node("PRelu"), {&number, &one}));
+  CHECK_FALSE(eval(node("Clip"), {&x, &x}));
+}
+
 TEST_CASE("optional inputs and attributes decide while lowering") {
   Tensor x = vec({-5, 0.5f, 5}), one = vec({1});
   auto only_max = eval(node("Clip"), {&x, nullptr, &one});
