@@ -35,6 +35,7 @@ class Stage {
     StageOptions options;
     std::mutex mutex;                   ///< of `interpreted`
     std::set<std::string> interpreted;  ///< ONNX names of nodes, of all stages so far
+    Draws draws;
   };
   static Result<std::shared_ptr<Stage>> make(std::shared_ptr<Common> common, Graph graph) {
     auto stage = std::make_shared<Stage>();
@@ -97,6 +98,7 @@ class Stage {
     out.ops = &common_->options.knowledge->ops;
     out.limits = &common_->options.engine.limits;
     out.cancel = cancel();
+    out.draws = &common_->draws;
     return out;
   }
 

@@ -28,7 +28,8 @@ constexpr size_t kLong =
     400;  // instructions: more than hide each other's latencies, and slow to compile
 
 bool can_hold(DType t) {
-  return t == DType::boolean || ((is_float(t) || is_int(t)) && size_bits(t) >= 8);
+  return t == DType::boolean ||
+         ((is_float(t) || is_int(t)) && size_bits(t) >= 8 && t != DType::f8e8m0);
 }
 
 /// One kernel as an LLVM function: rows; in a row a main loop of `unroll_` vectors and a masked

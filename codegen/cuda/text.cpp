@@ -11,7 +11,8 @@ namespace {
 
 bool is_f8(DType t) { return is_float(t) && size_bits(t) == 8; }
 bool can_hold(DType t) {
-  return t == DType::boolean || ((is_float(t) || is_int(t)) && size_bits(t) >= 8);
+  return t == DType::boolean ||
+         ((is_float(t) || is_int(t)) && size_bits(t) >= 8 && t != DType::f8e8m0);
 }
 
 std::string number(DType t, double v) {

@@ -37,7 +37,7 @@ constexpr std::array<Info, 27> kInfo = {{
     {"u4", "uint4", "uint4", 4, 'u'},
     {"i4", "int4", "int4", 4, 'i'},
     {"f4e2m1", "float4e2m1", "float4_e2m1fn", 4, 'f'},
-    {"f8e8m0", "float8e8m0", "float8_e8m0fnu", 0, '?'},  // nothing computes with it
+    {"f8e8m0", "float8e8m0", "float8_e8m0fnu", 8, 'f'},
     {"u2", "uint2", "uint2", 2, 'u'},
     {"i2", "int2", "int2", 2, 'i'},
 }};

@@ -1,6 +1,6 @@
 // Floating point types of 8 and 4 bits, as ONNX defines them: decoding is exact, encoding rounds to
 // nearest even. The four fp8 types differ in exponent bits, bias, and in what stands for infinity
-// and NaN.
+// and NaN. f8e8m0 has powers of two alone (the scales of microscaling formats), and NaN.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -35,6 +35,8 @@ inline MiniFormat mini_format(DType t) {
 inline bool is_mini(DType t) { return is_float(t) && size_bits(t) <= 8; }
 
 inline float decode_mini(DType t, uint8_t code) {
+  if (t == DType::f8e8m0)
+    return code == 0xff ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0f, code - 127);
   MiniFormat f = mini_format(t);
   uint8_t sign_bit = t == DType::f4e2m1 ? 0x08 : 0x80;
   bool negative = code & sign_bit;
@@ -53,9 +55,21 @@ inline float decode_mini(DType t, uint8_t code) {
   return negative ? -v : v;
 }
 
+/// The least power of two that is no smaller; the sign counts for nothing. `wrap`: 0, infinity and
+/// what is beyond the largest become NaN, else the nearest power that there is.
+inline uint8_t encode_power(double v, bool wrap) {
+  const double m = std::fabs(v);
+  if (std::isnan(m) || (wrap && (m == 0 || m > 0x1p127))) return 0xff;
+  if (m <= 0x1p-127) return 0;
+  int exponent = 127;
+  if (m < 0x1p127 && std::frexp(m, &exponent) == 0.5) --exponent;
+  return static_cast<uint8_t>(exponent + 127);
+}
+
 /// NaN becomes -0 where there is none. `wrap`: values beyond the largest become infinity, or NaN
 /// where there is none; else the largest.
 inline uint8_t encode_mini(DType t, double v, bool wrap) {
+  if (t == DType::f8e8m0) return encode_power(v, wrap);
   MiniFormat f = mini_format(t);
   uint8_t sign_bit = t == DType::f4e2m1 ? 0x08 : 0x80;
   uint8_t sign = std::signbit(v) ? sign_bit : 0;

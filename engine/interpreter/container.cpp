@@ -199,7 +199,7 @@ Outputs map_sequence(const Call& c) {
         given.push_back(t->elements()[i]);
       }
     }
-    FERRULE_ASSIGN(auto out, run_subgraph(c, *body, given));
+    FERRULE_ASSIGN(auto out, run_subgraph(c, *body, std::move(given)));
     for (size_t k = 0; k < results.size(); ++k) results[k].push_back(std::move(out[k]));
   }
   std::vector<Tensor> all;

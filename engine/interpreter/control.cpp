@@ -14,7 +14,7 @@ Outputs if_else(const Call& c) {
   FERRULE_ASSIGN(const bool yes, truth(c, *c.input(0)));
   const Graph* branch = subgraph(c.n, yes ? "then_branch" : "else_branch");
   if (!branch) return c.bad("a branch is missing");
-  return run_subgraph(c, *branch, {});
+  return run_subgraph(c, *branch, {}, true);
 }
 
 /// Tensors of equal shape put one behind the other along a new axis.
@@ -89,9 +89,12 @@ Outputs loop(const Call& c) {
   std::vector<Tensor> state;
   for (size_t i = 2; i < c.in.size(); ++i) {
     if (!c.input(i)) return c.bad("input {} is missing", i);
-    state.push_back(*c.input(i));
+    state.push_back(c.taken(i));
   }
   const size_t carried = state.size();
+  const auto made = [&](size_t slot, Tensor t) {  // of the rank that the body declares
+    return body->value(body->inputs()[slot]).type.rank() == 1 ? t.reshaped({1}) : t;
+  };
   if (body->outputs().size() < 1 + carried || body->inputs().size() != 2 + carried) {
     return c.bad("a body with {} inputs and {} outputs for {} carried values",
                  body->inputs().size(), body->outputs().size(), carried);
@@ -101,11 +104,12 @@ Outputs loop(const Call& c) {
     if (c.options.cancel && c.options.cancel->stopped())
       return error(Code::cancelled, c.place(), "time is up");
     if (i % 64 == 0) FERRULE_TRY(grown(c, scans));
-    std::vector<Tensor> in{Tensor::of_i64({}, {i}), Tensor::scalar(DType::boolean, going ? 1 : 0)};
-    in.insert(in.end(), state.begin(), state.end());
-    FERRULE_ASSIGN(auto out, run_subgraph(c, *body, in));
+    std::vector<Tensor> in{made(0, Tensor::of_i64({}, {i})),
+                           made(1, Tensor::scalar(DType::boolean, going ? 1 : 0))};
+    std::ranges::move(state, std::back_inserter(in));
+    FERRULE_ASSIGN(auto out, run_subgraph(c, *body, std::move(in)));
     FERRULE_ASSIGN(going, truth(c, out[0]));
-    for (size_t k = 0; k < carried; ++k) state[k] = out[1 + k];
+    for (size_t k = 0; k < carried; ++k) state[k] = std::move(out[1 + k]);
     for (size_t k = 0; k < scans.size(); ++k) scans[k].push_back(out[1 + carried + k]);
   }
   for (size_t k = 0; k < scans.size(); ++k) {
@@ -125,8 +129,6 @@ Tensor slice_of(const Tensor& t, int64_t axis, int64_t i) {
 }
 
 Outputs scan(const Call& c) {
-  if (c.n.since_opset > 0 && c.n.since_opset < 9)
-    return c.unsupported("Scan with a batch axis (before opset 9)");
   const Graph* body = subgraph(c.n, "body");
   if (!body) return c.bad("the body is missing");
   FERRULE_TRY(c.need(c.in.size()));
@@ -158,11 +160,11 @@ Outputs scan(const Call& c) {
   std::vector<std::vector<Tensor>> scans(outs);
   for (int64_t i = 0; i < length; ++i) {
     if (i % 64 == 0) FERRULE_TRY(grown(c, scans));
-    std::vector<Tensor> in = state;
+    std::vector<Tensor> in = std::move(state);
     for (size_t k = 0; k < ins; ++k)
       in.push_back(slice_of(*c.input(carried + k), axes[k], in_back[k] ? length - 1 - i : i));
-    FERRULE_ASSIGN(auto out, run_subgraph(c, *body, in));
-    for (size_t k = 0; k < carried; ++k) state[k] = out[k];
+    FERRULE_ASSIGN(auto out, run_subgraph(c, *body, std::move(in)));
+    state.assign(out.begin(), out.begin() + static_cast<long>(carried));
     for (size_t k = 0; k < outs; ++k) scans[k].push_back(out[carried + k]);
   }
   for (size_t k = 0; k < outs; ++k) {

@@ -33,10 +33,15 @@ struct Call {
   const Node& n;
   std::span<const Tensor* const> in;
   const InterpreterOptions& options;
-  const Env* env = nullptr;  ///< where nested graphs find what they capture
+  Env* env = nullptr;                   ///< where nested graphs find what they capture
+  std::span<const ValueId> dying = {};  ///< values in `env` that nobody reads after this call
 
   /// Input `i`, or nullptr where it is left out.
   const Tensor* input(size_t i) const { return i < in.size() ? in[i] : nullptr; }
+  /// Whether this call alone still reads the value, in one place.
+  bool dies(ValueId v) const;
+  /// Input `i`, which is not read again: without a second holder where it dies.
+  Tensor taken(size_t i) const;
   bool wants(size_t output) const { return output < n.outputs.size() && n.outputs[output]; }
   std::string place() const;
   template <class... A>
@@ -88,6 +93,7 @@ std::vector<Entry> container_table();
 std::vector<Entry> text_table();
 std::vector<Entry> signal_table();
 std::vector<Entry> learned_table();
+std::vector<Entry> random_table();
 std::vector<Entry> tree_table();  ///< a part of learned_table
 
 // --- element types
@@ -244,6 +250,8 @@ Outputs equal_texts(const Call& c);
 /// The result of a pointwise operator may be made.
 Status pointwise_fits(const Call& c);
 /// Runs a nested graph (If, Loop, Scan bodies, groups): in interpreter.cpp.
-Outputs run_subgraph(const Call& c, const Graph& body, std::span<const Tensor> inputs);
+/// `once`: what it captures is not needed for another turn.
+Outputs run_subgraph(const Call& c, const Graph& body, std::vector<Tensor> inputs,
+                     bool once = false);
 
 }  // namespace ferrule::interp

@@ -16,7 +16,7 @@ const Entry* find_kernel(const Node& n) {
          {conv_table(), pool_table(), matmul_table(), shape_table(), movement_table(),
           index_table(), order_table(), norm_table(), resize_table(), quantize_table(), rnn_table(),
           control_table(), attention_table(), container_table(), text_table(), signal_table(),
-          learned_table()})
+          learned_table(), random_table()})
       for (const Entry& e : table)
         FERRULE_ASSERT(out.emplace(e.op, e).second, "operator in two tables");
     return out;
@@ -134,7 +134,7 @@ Outputs run_graph(Env& env, const InterpreterOptions& options) {
     for (ValueId v : n.inputs) {
       in.push_back(env.find(v));
     }
-    Call call{g, n, in, options, &env};
+    Call call{g, n, in, options, &env, dying[k]};
     FERRULE_ASSIGN(auto out, run_node(call));
     for (size_t i = 0; i < n.outputs.size(); ++i) {
       if (!n.outputs[i]) continue;
@@ -156,7 +156,18 @@ Outputs run_graph(Env& env, const InterpreterOptions& options) {
   return results;
 }
 
-Outputs run_subgraph(const Call& c, const Graph& body, std::span<const Tensor> inputs) {
+bool Call::dies(ValueId v) const {
+  return contains(dying, v) && env->values[v.index] &&
+         std::ranges::count(g.value(v).uses, &n, [&](const Use& u) { return &g.node(u.node); }) ==
+             1;
+}
+
+Tensor Call::taken(size_t i) const {
+  const ValueId v = i < n.inputs.size() ? n.inputs[i] : ValueId{};
+  return dies(v) ? std::move(*env->values[v.index]) : *in[i];
+}
+
+Outputs run_subgraph(const Call& c, const Graph& body, std::vector<Tensor> inputs, bool once) {
   if (inputs.size() > body.inputs().size()) {
     return c.bad("its body has {} inputs, {} are given", body.inputs().size(), inputs.size());
   }
@@ -164,7 +175,12 @@ Outputs run_subgraph(const Call& c, const Graph& body, std::span<const Tensor> i
   // known.
   Env alone{c.g};
   Env env{body, c.env ? c.env : &alone};
-  for (size_t i = 0; i < inputs.size(); ++i) env.values[body.inputs()[i].index] = inputs[i];
+  for (size_t i = 0; i < inputs.size(); ++i)
+    env.values[body.inputs()[i].index] = std::move(inputs[i]);
+  if (once)
+    each_capture(body, [&](ValueId id, const Value& v) {
+      if (c.dies(v.outer)) env.values[id.index] = std::move(*c.env->values[v.outer.index]);
+    });
   return run_graph(env, c.options);
 }
 
@@ -188,7 +204,10 @@ Outputs run_alone(const Graph& g, const Node& n, std::span<const Tensor* const> 
 
 Result<std::vector<Tensor>> interpret_node(const Graph& g, const Node& n,
                                            std::span<const Tensor* const> inputs,
-                                           const InterpreterOptions& options) {
+                                           const InterpreterOptions& given) {
+  Draws fresh;
+  InterpreterOptions options = given;
+  if (!options.draws) options.draws = &fresh;
   if (!options.f64) return interp::run_alone(g, n, inputs, options);
   std::vector<Tensor> wide;
   std::vector<const Tensor*> in;
@@ -200,7 +219,10 @@ Result<std::vector<Tensor>> interpret_node(const Graph& g, const Node& n,
 }
 
 Result<std::vector<Tensor>> interpret(const Graph& g, std::span<const Tensor> inputs,
-                                      const InterpreterOptions& options) {
+                                      const InterpreterOptions& given) {
+  Draws fresh;
+  InterpreterOptions options = given;
+  if (!options.draws) options.draws = &fresh;
   interp::Env env{g};
   for (size_t i = 0; i < g.inputs().size(); ++i) {
     const Value& v = g.value(g.inputs()[i]);

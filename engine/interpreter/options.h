@@ -1,6 +1,9 @@
 // How a graph is interpreted.
 #pragma once
 #include <functional>
+#include <map>
+#include <mutex>
+#include <string>
 #include <vector>
 
 #include "engine/base/limits.h"
@@ -11,10 +14,25 @@ namespace ferrule {
 class Semantics;  // semantics/semantics.h
 struct Program;   // semantics/scalar.h
 
+/// How often each random node has drawn numbers, by its name. Any number of threads may ask.
+class Draws {
+ public:
+  /// How often before this time.
+  uint64_t next(const std::string& node) {
+    const std::lock_guard lock(mutex_);
+    return drawn_[node]++;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, uint64_t> drawn_;
+};
+
 struct InterpreterOptions {
   const Semantics* ops = nullptr;  ///< pointwise operators; required
   const Limits* limits = nullptr;  ///< bounds the size of each result
   const Cancel* cancel = nullptr;
+  Draws* draws = nullptr;  ///< of one run to the next; null: each call begins anew
   /// Compute f32 / f16 / bf16 in double, and keep results in double, unrounded (arbiter, weight
   /// folding).
   bool f64 = false;

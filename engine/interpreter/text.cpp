@@ -6,6 +6,7 @@
 #include <set>
 
 #include "engine/interpreter/internal.h"
+#include "engine/interpreter/regex.h"
 
 namespace ferrule::interp {
 namespace {
@@ -100,24 +101,12 @@ std::string cased(const std::string& s, bool upper) {
   static const locale_t kUnicode = newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr);
   std::string out;
   for (size_t at = 0; at < s.size();) {
-    const auto lead = static_cast<unsigned char>(s[at]);
-    const size_t size = lead < 0x80       ? 1
-                        : lead >> 5 == 6  ? 2
-                        : lead >> 4 == 14 ? 3
-                        : lead >> 3 == 30 ? 4
-                                          : 0;
-    bool good = size != 0 && at + size <= s.size();
-    uint32_t code = size == 1 ? lead : lead & (0x7f >> size);
-    for (size_t k = 1; good && k < size; ++k) {
-      const auto next = static_cast<unsigned char>(s[at + k]);
-      good = next >> 6 == 2;
-      code = code << 6 | (next & 63);
-    }
-    if (!good) {
-      out += s[at++];
+    const size_t from = at;
+    uint32_t code = next_code(s, at);
+    if (code == kNoCode) {
+      out += s[from];
       continue;
     }
-    at += size;
     const auto w = static_cast<wint_t>(code);
     if (kUnicode) code = upper ? towupper_l(w, kUnicode) : towlower_l(w, kUnicode);
     if (code < 0x80) {
@@ -154,6 +143,20 @@ Outputs string_normalizer(const Call& c) {
   if (out.empty()) out.emplace_back();
   const int64_t n = std::ssize(out);
   return one(Tensor(matrix ? Dims{1, n} : Dims{n}, std::move(out)));
+}
+
+Outputs regex_full_match(const Call& c) {
+  const Tensor& x = *c.input(0);
+  if (x.dtype() != DType::string) return c.unsupported_type(x);
+  FERRULE_TRY(c.fits(DType::boolean, x.dims()));
+  const std::string pattern = c.n.attrs.s("pattern");
+  const auto regex = Regex::compile(pattern);
+  if (!regex) return c.bad_attr("pattern", "\"{}\": {}", escape(pattern), regex.error());
+  const auto stopped = [&] { return c.options.cancel && c.options.cancel->stopped(); };
+  std::vector<int64_t> out;
+  for (const std::string& s : x.strings()) out.push_back(regex->matches(s, stopped));
+  if (stopped()) return error(Code::cancelled, c.place(), "time is up");
+  return one(store(DType::boolean, x.dims(), out));
 }
 
 // --- n-grams
@@ -266,9 +269,8 @@ Outputs tfidf_vectorizer(const Call& c) {
 
 std::vector<Entry> text_table() {
   return {
-      {"StringConcat", string_concat, 2},
-      {"StringNormalizer", string_normalizer, 1},
-      {"StringSplit", string_split, 1},
+      {"RegexFullMatch", regex_full_match, 1},    {"StringConcat", string_concat, 2},
+      {"StringNormalizer", string_normalizer, 1}, {"StringSplit", string_split, 1},
       {"TfIdfVectorizer", tfidf_vectorizer, 1},
   };
 }

@@ -8,6 +8,7 @@
 #include "engine/graph/operator_name.h"
 #include "engine/onnx/internal.h"
 #include "engine/semantics/infer.h"
+#include "engine/semantics/operator_kinds.h"
 
 namespace ferrule {
 namespace {
@@ -72,7 +73,8 @@ struct Carried {
 /// A nested graph as onnx's inference of If, Loop and Scan sees it.
 class Nested final : public onnx::GraphInferencer {
  public:
-  Nested(const Semantics& ops, Graph& g, DimNames& names) : ops_(ops), g_(g), names_(names) {}
+  Nested(const Semantics& ops, Graph& g, DimNames& names, bool loop)
+      : ops_(ops), g_(g), names_(names), loop_(loop) {}
   std::vector<const onnx::TypeProto*> doInferencing(
       const std::vector<const onnx::TypeProto*>& inputs,
       const std::vector<const onnx::TensorProto*>&) override {
@@ -82,6 +84,9 @@ class Nested final : public onnx::GraphInferencer {
       const Type& declared = g_.value(g_.inputs()[i]).type;
       if (t.dtype == DType::undefined) t.dtype = declared.dtype;
       if (!t.shape) t.shape = declared.shape;
+      // What the loop makes, its number of turns and whether it goes on, has the rank that the body
+      // declares: some exporters write [1].
+      if (loop_ && i < 2 && declared.rank() == 1) t.shape = Shape{Dim(1)};
       g_.set_type(g_.inputs()[i], std::move(t));
     }
     if (auto status = infer_nested(ops_, g_); !status) throw Carried{std::move(status).error()};
@@ -100,6 +105,7 @@ class Nested final : public onnx::GraphInferencer {
   const Semantics& ops_;
   Graph& g_;
   DimNames& names_;
+  bool loop_;
   std::vector<onnx::TypeProto> types_;
 };
 
@@ -107,7 +113,8 @@ class Context final : public onnx::InferenceContext {
  public:
   Context(const Semantics& ops, const Graph& g, const Node& n)
       : g_(g), n_(n), outputs_(n.outputs.size()) {
-    inputs_.resize(n.inputs.size());
+    // onnx counts on the first two inputs of a loop, which may be left out.
+    inputs_.resize(std::max<size_t>(n.inputs.size(), is_loop(n) ? 2 : 0));
     data_.resize(n.inputs.size());
     symbolic_.resize(n.inputs.size());
     for (size_t i = 0; i < n.inputs.size(); ++i) {
@@ -119,7 +126,8 @@ class Context final : public onnx::InferenceContext {
     }
     for (const auto& [key, value] : n.attrs.items())
       attributes_[key] = onnx_io::to_proto(key, value);
-    for (const auto& [key, sub] : n.subgraphs) nested_.emplace(key, Nested(ops, *sub, names_));
+    for (const auto& [key, sub] : n.subgraphs)
+      nested_.emplace(key, Nested(ops, *sub, names_, is_loop(n)));
   }
 
   const onnx::AttributeProto* getAttribute(const std::string& name) const override {

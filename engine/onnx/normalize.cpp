@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "engine/graph/copy.h"
 #include "engine/graph/operator_name.h"
 #include "engine/onnx/internal.h"
 #include "engine/onnx/schema.h"
@@ -72,17 +73,23 @@ struct Ctx {
     made.op = operator_named(op_name);
     made.name = g.fresh_name(n().name + "_" + name);
     made.inputs = std::move(in);
-    made.outputs = {result ? result
-                           : g.add_value(g.fresh_name(g.value(n().outputs[0]).name + "_" + name))};
+    const ValueId first = g.output(id);
+    const std::string& base = first ? g.value(first).name : n().name;
+    made.outputs = {result ? result : g.add_value(g.fresh_name(base + "_" + name))};
     made.since_opset = n().since_opset;
     made.origins = n().origins;
     made.order = n().order;
     return made;
   }
+  Result<NodeId> added(Node n) {
+    const NodeId made = g.add_node(std::move(n));
+    FERRULE_TRY(infer(ops, g, made));
+    return made;
+  }
   /// `parts` come into the graph, and their last one makes output `i` from now on.
   Status replace(size_t i, std::vector<Node> parts) {
     g.detach_output(id, i);
-    for (Node& made : parts) FERRULE_TRY(infer(ops, g, g.add_node(std::move(made))));
+    for (Node& made : parts) FERRULE_TRY(added(std::move(made)));
     if (n().outputs.empty()) g.remove_node(id), gone = true;
     return {};
   }
@@ -209,8 +216,128 @@ Status scatter(Ctx& c) {
   return {};
 }
 
+/// Which steps of Scan count, as its last scanned operand [B,T]: those below the lengths [B].
+Result<ValueId> counted_steps(Ctx& c, ValueId x, ValueId lengths) {
+  const auto add = [&](Node n) -> Result<ValueId> {
+    FERRULE_ASSIGN(const NodeId id, c.added(std::move(n)));
+    return c.g.output(id);
+  };
+  const ValueId axis_0 = c.add("axis_0", Tensor::of_i64({1}, {0})),
+                axis_1 = c.add("axis_1", Tensor::of_i64({1}, {1}));
+  Node shape = c.part("Shape", {x}, "steps");
+  shape.attrs.set("start", int64_t{1});
+  shape.attrs.set("end", int64_t{2});
+  FERRULE_ASSIGN(const ValueId steps, add(std::move(shape)));
+  FERRULE_ASSIGN(const ValueId number, add(c.part("Squeeze", {steps, axis_0}, "number")));
+  FERRULE_ASSIGN(const ValueId all, add(c.part("Range",
+                                               {c.add("zero", Tensor::of_i64({}, {0})), number,
+                                                c.add("one", Tensor::of_i64({}, {1}))},
+                                               "all")));
+  FERRULE_ASSIGN(const ValueId ends, add(c.part("Unsqueeze", {lengths, axis_1}, "ends")));
+  return add(c.part("Less", {all, ends}, "counted"));
+}
+
+/// A step that does not count leaves the states as they are and gives zeros.
+Status pass_over(const Semantics& ops, Graph& body, size_t states) {
+  const ValueId counts = body.add_input(body.fresh_name("counts"), Type{DType::boolean, Shape{}});
+  for (size_t k = 0; k < body.outputs().size(); ++k) {
+    const ValueId made = body.outputs()[k];
+    const Type type = body.value(made).type;
+    const ValueId otherwise = k < states
+                                  ? body.inputs()[k]
+                                  : body.add_constant(body.fresh_name("nothing"),
+                                                      type.dtype == DType::string
+                                                          ? Tensor({}, std::vector<std::string>{""})
+                                                          : Tensor::scalar(type.dtype, 0));
+    Node where;
+    where.op = operator_named("Where");
+    where.inputs = {counts, made, otherwise};
+    where.outputs = {body.add_value(body.fresh_name(body.value(made).name))};
+    const ValueId chosen = where.outputs[0];
+    FERRULE_TRY(infer(ops, body, body.add_node(std::move(where))));
+    body.set_output(k, chosen);
+  }
+  return {};
+}
+
+/// Scan of opset 8 has a batch axis in front, and may be told how many steps count: one Scan over
+/// the batch, around one of today's.
 Status scan_8(Ctx& c) {
-  return c.unsupported("Scan of opset 8 has another meaning; opset 9 or later is wanted");
+  const Graph* old = subgraph(c.n(), "body");
+  const int64_t scanned = c.attrs.i("num_scan_inputs");
+  const auto operands = std::ssize(c.n().inputs) - 1;
+  if (!old || scanned < 1 || scanned > operands || std::ssize(old->inputs()) != operands ||
+      std::ssize(old->outputs()) < operands - scanned)
+    return c.unsupported("its body does not fit its inputs");
+  const auto states = static_cast<size_t>(operands - scanned);
+  std::vector<ValueId> in(c.n().inputs.begin() + 1, c.n().inputs.end());
+  if (contains(in, ValueId{})) return c.unsupported("an input is missing");
+  std::vector<int64_t> back = c.attrs.ints("directions");
+  back.resize(static_cast<size_t>(scanned));
+  std::unique_ptr<Graph> body = old->clone();
+  if (const ValueId lengths = c.input(0)) {
+    for (size_t k = 0; k < back.size(); ++k) {
+      if (!back[k]) continue;
+      Node reverse = c.part("ReverseSequence", {in[states + k], lengths}, "reversed");
+      reverse.attrs.set("batch_axis", int64_t{0});
+      reverse.attrs.set("time_axis", int64_t{1});
+      in[states + k] = reverse.outputs[0];
+      FERRULE_TRY(c.added(std::move(reverse)));
+      back[k] = 0;
+    }
+    FERRULE_ASSIGN(const ValueId counted, counted_steps(c, in[states], lengths));
+    in.push_back(counted);
+    back.push_back(0);
+    for (ValueId v : body->outputs())
+      if (const DType t = body->value(v).type.dtype; t != DType::string && size_bits(t) == 0)
+        return c.unsupported("a result of its body has no known type");
+    FERRULE_TRY(pass_over(c.ops, *body, states));
+  }
+
+  auto batch = std::make_unique<Graph>();
+  batch->name = body->name + "_batch";
+  Node inner;
+  inner.op = operator_named("Scan");
+  inner.name = c.n().name;
+  inner.origins = c.n().origins;
+  inner.since_opset = c.n().since_opset;
+  for (ValueId v : in) {
+    Type type = c.g.value(v).type;
+    if (type.shape && !type.shape->empty()) type.shape->erase(type.shape->begin());
+    inner.inputs.push_back(
+        batch->add_input(batch->fresh_name(c.g.value(v).name + "_of_one"), std::move(type)));
+  }
+  std::map<ValueId, ValueId> captured;
+  each_capture(*body, [&](ValueId, const Value& v) {
+    if (!captured.contains(v.outer))
+      captured[v.outer] = batch->add_capture(batch->fresh_name(v.name), v.type, v.outer);
+  });
+  body = copied(*body, captured);
+  for (ValueId v : body->outputs())
+    inner.outputs.push_back(batch->add_value(batch->fresh_name(body->value(v).name + "_of_one")));
+  inner.attrs.set("num_scan_inputs", std::ssize(back));
+  inner.attrs.set("scan_input_directions", back);
+  inner.subgraphs.emplace_back("body", std::move(body));
+  const std::vector<ValueId> results = inner.outputs;
+  FERRULE_TRY(infer(c.ops, *batch, batch->add_node(std::move(inner))));
+  for (ValueId v : results) batch->add_output(v);
+
+  Node outer;
+  outer.op = operator_named("Scan");
+  outer.name = c.g.fresh_name(c.n().name + "_batch");
+  outer.origins = c.n().origins;
+  outer.since_opset = c.n().since_opset;
+  outer.order = c.n().order;
+  outer.attrs.set("num_scan_inputs", std::ssize(in));
+  outer.inputs = in;
+  outer.subgraphs.emplace_back("body", std::move(batch));
+  outer.outputs = c.n().outputs;
+  for (size_t k = 0; k < outer.outputs.size(); ++k)
+    if (outer.outputs[k]) c.g.detach_output(c.id, k);
+  FERRULE_TRY(c.added(std::move(outer)));
+  c.g.remove_node(c.id);
+  c.gone = true;
+  return {};
 }
 
 /// Softmax before opset 13 works on the input as a matrix, split before `axis`.

@@ -15,6 +15,7 @@ class ReferenceExecutable final : public Executable {
     options_.ops = &c.ops;
     options_.limits = &c.limits;
     options_.cancel = c.cancel;
+    options_.draws = &draws_;
     const Graph& g = plan_.graph;
     last_.assign(g.value_slots(), -1);
     for (size_t layer = 0; layer < plan_.layers.size(); ++layer)
@@ -104,6 +105,7 @@ class ReferenceExecutable final : public Executable {
   }
 
   const Lowered& lowered_;
+  Draws draws_;
   InterpreterOptions options_;
   std::vector<int> last_;
   int64_t launches_ = 0;

@@ -12,6 +12,7 @@ Outcome run_case(const fs::path& folder, const std::shared_ptr<const Knowledge>&
                  const EngineOptions& engine, const Allowed& allowed) {
   auto graph = import_case(folder, knowledge->ops);
   if (!graph) return graph.error();
+  const bool random = draws(*graph);
   std::string refused;
   SessionOptions options;
   options.engine = engine;
@@ -32,7 +33,7 @@ Outcome run_case(const fs::path& folder, const std::shared_ptr<const Knowledge>&
     for (const Port& p : outputs) ordered.push_back(results.at(p.name));
     return ordered;
   };
-  const Outcome o = run_data(folder, inputs.size(), run, allowed);
+  const Outcome o = run_data(folder, inputs.size(), random, run, allowed);
   return o.kind == Outcome::passed && !refused.empty() ? Outcome{Outcome::failed, refused} : o;
 }
 

@@ -15,7 +15,7 @@ Outcome run_case(const fs::path& folder, const Semantics& ops, const Allowed& al
   InterpreterOptions options;
   options.ops = &ops, options.limits = &limits;
   return run_data(
-      folder, graph->inputs().size(),
+      folder, graph->inputs().size(), draws(*graph),
       [&](const std::vector<Tensor>& inputs) { return interpret(*graph, inputs, options); },
       allowed);
 }

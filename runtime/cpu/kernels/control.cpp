@@ -276,7 +276,7 @@ class LoopKernel final : public Control {
 
   Applicable<> build(Context& context) {
     FERRULE_ASSIGN(body_, NestedRun::make(context, call_, (*call_.nested)[0]));
-    const size_t carried = call_.node->inputs.size() - 2;
+    const size_t own = call_.node->inputs.size(), carried = own > 2 ? own - 2 : 0;
     for (size_t k = 0; k < carried; ++k) {
       const int64_t bytes = body_->bytes[1 + k];
       if (bytes != body_->input_bytes[2 + k] || !fits(&input(2 + k), bytes) ||
@@ -293,7 +293,7 @@ class LoopKernel final : public Control {
     }
     for (int64_t& at : going_) at = take(1);
     for (size_t k = 0; k < 2; ++k)
-      if (input(k).present() && input(k).numel() != 1)
+      if (k < own && input(k).present() && input(k).numel() != 1)
         return not_applicable(escape(layer_), call_.node->op.text(), "a condition of several");
     return {};
   }
@@ -304,12 +304,16 @@ class LoopKernel final : public Control {
  private:
   Status steps() override {
     const size_t carried = states_.size();
+    // Inputs that are left out at the end are not there; captured values follow.
+    const auto own = [&](size_t k) {
+      return k < call_.node->inputs.size() ? given_[k] : nullptr;
+    };
     const int64_t most =
-        given_[0] ? *static_cast<const int64_t*>(given_[0]) : std::numeric_limits<int64_t>::max();
+        own(0) ? *static_cast<const int64_t*>(own(0)) : std::numeric_limits<int64_t>::max();
     const char yes = 1;
-    const char* going = given_[1] ? static_cast<const char*>(given_[1]) : &yes;
+    const char* going = own(1) ? static_cast<const char*>(own(1)) : &yes;
     body_->capture(given_);
-    std::copy_n(given_.begin() + 2, carried, body_->inputs.begin() + 2);
+    for (size_t k = 0; k < carried; ++k) body_->inputs[2 + k] = given_[2 + k];
     int64_t i = 0;
     for (; i < most && *going; ++i) {
       body_->inputs[0] = &i;

@@ -30,6 +30,7 @@ class Interpreted final : public Kernel {
     options_.ops = context.ops;
     options_.limits = context.limits;
     options_.cancel = context.cancel;
+    options_.draws = &draws_;
     sources_.resize(inputs_.size());
     targets_.resize(outputs_.size());
   }
@@ -84,6 +85,7 @@ class Interpreted final : public Kernel {
   const Node& node_;
   const Graph& graph_;
   std::vector<Operand> inputs_, outputs_;
+  Draws draws_;
   InterpreterOptions options_;
   std::vector<const void*> sources_;
   std::vector<void*> targets_;

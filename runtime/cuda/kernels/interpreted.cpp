@@ -26,6 +26,7 @@ class Interpreted final : public Kernel {
     options_.ops = context.ops;
     options_.limits = context.limits;
     options_.cancel = context.cancel;
+    options_.draws = &draws_;
   }
 
   Status bind(Binder& binder) override {
@@ -94,6 +95,7 @@ class Interpreted final : public Kernel {
   const Graph& graph_;
   std::vector<Operand> inputs_, outputs_;
   std::vector<Address> sources_, targets_;
+  Draws draws_;
   InterpreterOptions options_;
 };
 

@@ -169,6 +169,46 @@ TEST_CASE("what is no tensor is compared by its elements") {
   CHECK(compared(Tensor::absent(), Tensor::absent()).ok);
 }
 
+TEST_CASE("powers of two") {
+  const float least = 0x1p-127f, most = 0x1p127f, nan = NAN, inf = INFINITY;
+  const Tensor x = f32({11}, {0, least, 0.124f, 1, 1.25f, 1.5f, 1.75f, -3, most, 1.5f * most, inf});
+  const auto cast = [&](const char* mode, int64_t saturate) {
+    return only(run_op("Cast", {x},
+                       {{"to", static_cast<int64_t>(DType::f8e8m0)},
+                        {"saturate", saturate},
+                        {"round_mode", std::string(mode)}}));
+  };
+  using V = std::vector<double>;
+  CHECK(cast("up", 1).dtype() == DType::f8e8m0);
+  CHECK(cast("up", 1).bytes() == 11);
+  CHECK(cast("up", 1).to_f64() == V{least, least, 0.125, 1, 2, 2, 2, 4, most, most, most});
+  CHECK(cast("down", 1).to_f64() == V{least, least, 0.0625, 1, 1, 1, 1, 2, most, most, most});
+  CHECK(cast("nearest", 1).to_f64() == V{least, least, 0.125, 1, 1, 2, 2, 4, most, most, most});
+  const V wrapped = cast("up", 0).to_f64();
+  for (size_t k : {0, 9, 10}) CHECK(std::isnan(wrapped[k]));
+  CHECK(wrapped[8] == most);
+  CHECK(std::isnan(only(run_op("Cast", {f32({1}, {nan})},
+                               {{"to", static_cast<int64_t>(DType::f8e8m0)}}))
+                       .at_f64(0)));
+  // Every code is read as what it stands for, and written back.
+  auto [all, p] = Tensor::allocate(DType::f8e8m0, {256});
+  for (int k = 0; k < 256; ++k) static_cast<uint8_t*>(p)[k] = static_cast<uint8_t>(k);
+  const Tensor wide = only(run_op("Cast", {all}, {{"to", static_cast<int64_t>(DType::f32)}}));
+  for (int k = 0; k < 255; ++k) CHECK(wide.at_f64(k) == std::ldexp(1.0, k - 127));
+  CHECK(std::isnan(wide.at_f64(255)));
+  CHECK(only(run_op("Cast", {wide}, {{"to", static_cast<int64_t>(DType::f8e8m0)}})).identical(all));
+  CHECK(only(run_op("CastLike", {x, all}, {{"round_mode", std::string("down")}})).at_f64(4) == 1);
+  // The scales of blocks.
+  auto [scale, s] = Tensor::allocate(DType::f8e8m0, {2, 1});
+  static_cast<uint8_t*>(s)[0] = 126, static_cast<uint8_t*>(s)[1] = 130;
+  const Tensor q = Tensor::of_ints(DType::i8, {2, 2}, std::array<int64_t, 4>{1, 2, 3, -4});
+  CHECK(only(run_op("DequantizeLinear", {q, scale, std::nullopt},
+                    {{"axis", int64_t{1}},
+                     {"block_size", int64_t{2}},
+                     {"output_dtype", static_cast<int64_t>(DType::f32)}}))
+            .to_f64() == V{0.5, 1, 24, -32});
+}
+
 TEST_CASE("elements of two bits") {
   auto [u2, p] = Tensor::allocate(DType::u2, {5});
   static_cast<uint8_t*>(p)[0] = 0b11'10'01'00, static_cast<uint8_t*>(p)[1] = 0b01;
