@@ -101,11 +101,15 @@ Status ErrorOfEach::status() {
 }
 
 std::string render(const Error& e) {
-  std::string out = fmt::format("error[{}]: {}{}{}", code_name(e.code), e.place,
-                                e.place.empty() ? "" : ": ", e.message);
-  if (!e.excerpt.empty()) out += indented(e.excerpt);
-  if (!e.hint.empty()) out += "\nhint: " + e.hint;
-  for (const Error& next : e.more) out += "\n" + render(next);
+  std::string out;
+  for (size_t k = 0; k <= e.more.size(); ++k) {
+    const Error& one = k ? e.more[k - 1] : e;
+    out += fmt::format("{}error[{}]: {}{}{}", k ? "\n" : "", code_name(one.code), one.place,
+                       one.place.empty() ? "" : ": ", one.message);
+    if (!one.excerpt.empty()) out += indented(one.excerpt);
+    const bool again = k < e.more.size() && e.more[k].hint == one.hint;  // said behind the last
+    if (!one.hint.empty() && !again) out += "\nhint: " + one.hint;
+  }
   return out;
 }
 

@@ -24,9 +24,11 @@ std::string joined(const Range& all, const Text& text = {}, std::string_view bet
   return out;
 }
 
-/// "1 layer", "2 layers". `what`: of one; its plural ends in s.
+/// "1 layer", "2 layers", "2 axes". `what`: of one; its plural ends in s.
 template <class Count>
 std::string counted(Count n, std::string_view what) {
+  if (n != 1 && what.ends_with("axis"))
+    return fmt::format("{} {}es", n, what.substr(0, what.size() - 2));
   return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s");
 }
 

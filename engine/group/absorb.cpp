@@ -147,9 +147,8 @@ class Tail {
           text(u.node, "D2", needed(g_.value(blocked_), blocked_));
         else if (nodes_.size() >= static_cast<size_t>(spec_.max_ops))
           text(u.node, "structure",
-               fmt::format(
-                   "the layer already has {} node{} after the first, as many as the rule takes",
-                   spec_.max_ops, spec_.max_ops == 1 ? "" : "s"));
+               fmt::format("the layer already has {} after the first, as many as the rule takes",
+                           counted(spec_.max_ops, "node")));
         else if (ended)
           text(u.node, "D1",
                fmt::format("{} is also read by {}, which cannot join", value_text(g_, v),

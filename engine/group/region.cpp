@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "engine/base/diagnostics.h"
+#include "engine/base/join.h"
 #include "engine/group/group.h"
 #include "engine/group/row_region.h"
 #include "engine/match/facts.h"
@@ -119,7 +120,7 @@ class Regions {
     if (!n.subgraphs.empty() || n.outputs.size() != 1 || !n.outputs[0] || !deterministic(n))
       return false;
     if (n.inputs.size() > kMostTensors) {
-      miss(id, "structure", fmt::format("it has {} operands", n.inputs.size()));
+      miss(id, "structure", "it has " + counted(n.inputs.size(), "operand"));
       return false;
     }
     if (!g_.value(n.outputs[0]).type.known()) {
@@ -132,7 +133,7 @@ class Regions {
 
   bool movable(NodeId id, const Node& n) {
     if (n.outputs.size() > kMostTensors) {
-      miss(id, "structure", fmt::format("it has {} results", n.outputs.size()));
+      miss(id, "structure", "it has " + counted(n.outputs.size(), "result"));
       return false;
     }
     for (size_t k = 0; k < n.outputs.size(); ++k)

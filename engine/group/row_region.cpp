@@ -11,6 +11,7 @@
 #include <set>
 
 #include "engine/base/diagnostics.h"
+#include "engine/base/join.h"
 #include "engine/group/group.h"
 #include "engine/match/facts.h"
 #include "engine/match/pattern_matcher.h"
@@ -26,7 +27,7 @@ std::string axes_text(const RowAxes& axes) {
   size_t count = 0;
   for (size_t k = 0; k < axes.reduced.size(); ++k)
     if (axes.reduced[k]) out += fmt::format("{}{}", count++ ? ", " : "", k);
-  if (axes.groups) return fmt::format("{} groups of axis 1", axes.groups);
+  if (axes.groups) return counted(axes.groups, "group") + " of axis 1";
   return (count == 1 ? "axis " : "axes ") + out;
 }
 

@@ -186,7 +186,7 @@ Outputs map_sequence(const Call& c) {
   FERRULE_TRY(c.need(c.in.size()));
   FERRULE_ASSIGN(const auto* first, elements_of(c, 0));
   if (body->inputs().size() != c.in.size())
-    return c.bad("a body with {} inputs for {}", body->inputs().size(), c.in.size());
+    return c.bad("a body with {} for {}", counted(body->inputs().size(), "input"), c.in.size());
   std::vector<std::vector<Tensor>> results(body->outputs().size());
   for (size_t i = 0; i < first->size(); ++i) {
     std::vector<Tensor> given;

@@ -173,7 +173,7 @@ Result<ConvShape> conv_shape(const Call& c, const Tensor& x, const Tensor& w, co
                  w.dims()[1], x.dims()[1], group);
   }
   if (bias && bias->dims() != Dims{m})
-    return c.bad("bias {} for {} channels", text(bias->dims()), m);
+    return c.bad("bias {} for {}", text(bias->dims()), counted(m, "channel"));
   const Dims spatial(x.dims().begin() + 2, x.dims().end());
   ConvShape s{group, {}, {x.dims()[0], m}};
   FERRULE_ASSIGN(s.window, window(c, spatial, Dims(w.dims().begin() + 2, w.dims().end()), false));
@@ -300,7 +300,7 @@ Outputs conv_transpose(const Call& c) {
   out.insert(out.end(), win.out.begin(), win.out.end());
   FERRULE_TRY(c.fits(DType::f64, out));
   if (c.input(2) && c.input(2)->dims() != Dims{channels}) {
-    return c.bad("bias {} for {} channels", text(c.input(2)->dims()), channels);
+    return c.bad("bias {} for {}", text(c.input(2)->dims()), counted(channels, "channel"));
   }
   return with_float(c, x, [&]<class C>() {
     std::vector<C> y(count(out));

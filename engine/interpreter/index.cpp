@@ -189,7 +189,8 @@ Outputs compress(const Call& c) {
   FERRULE_ASSIGN(const size_t a, c.axis(c.n.attrs.i("axis", 0), source.rank()));
   const int64_t d = source.dims()[a], inner = count(source.dims(), a + 1),
                 outer = count(source.dims(), 0, a);
-  if (condition.numel() > d) return c.bad("{} conditions for {} elements", condition.numel(), d);
+  if (condition.numel() > d)
+    return c.bad("{} for {}", counted(condition.numel(), "condition"), counted(d, "element"));
   std::vector<int64_t> kept, from;
   for (int64_t i = 0; i < condition.numel(); ++i) {
     if (condition.at_i64(i)) kept.push_back(i);

@@ -11,6 +11,7 @@
 
 #include <fmt/ranges.h>
 
+#include "engine/base/join.h"
 #include "engine/interpreter/options.h"
 #include "engine/semantics/op_formula.h"
 

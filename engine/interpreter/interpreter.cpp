@@ -169,7 +169,8 @@ Tensor Call::taken(size_t i) const {
 
 Outputs run_subgraph(const Call& c, const Graph& body, std::vector<Tensor> inputs, bool once) {
   if (inputs.size() > body.inputs().size()) {
-    return c.bad("its body has {} inputs, {} are given", body.inputs().size(), inputs.size());
+    return c.bad("its body has {}, given: {}", counted(body.inputs().size(), "input"),
+                 inputs.size());
   }
   // A node run on its own (constant folding) has no environment: captured constants are still
   // known.

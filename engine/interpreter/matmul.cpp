@@ -119,7 +119,8 @@ Result<EinsumEquation> read_equation(const Call& c) {
   auto e = EinsumEquation::of(text);
   if (!e) return c.bad_attr("equation", "{} in \"{}\"", e.error(), escape(text));
   if (e->terms.size() != c.in.size())
-    return c.bad_attr("equation", "{} terms for {} inputs", e->terms.size(), c.in.size());
+    return c.bad_attr("equation", "{} for {}", counted(e->terms.size(), "term"),
+                      counted(c.in.size(), "input"));
   return std::move(*e);
 }
 

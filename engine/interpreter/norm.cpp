@@ -36,7 +36,8 @@ Outputs batch_normalization(const Call& c) {
                 plane = count(x.dims(), 2);
   for (size_t i = 1; i < 5; ++i) {
     if (c.input(i)->dims() != Dims{channels})
-      return c.bad("input {} of shape {} for {} channels", i, text(c.input(i)->dims()), channels);
+      return c.bad("input {} of shape {} for {}", i, text(c.input(i)->dims()),
+                   counted(channels, "channel"));
   }
   const double epsilon = c.n.attrs.f("epsilon", 1e-5), momentum = c.n.attrs.f("momentum", 0.9);
   const View<double> in(x), scale(*c.input(1)), bias(*c.input(2)), mean_in(*c.input(3)),

@@ -18,7 +18,7 @@ Result<std::vector<int64_t>> parameter_positions(const Call& c, const Tensor& x,
   const Dims own = strides(x.dims());
   if (scale.rank() == 1 && block == 0) {
     if (scale.numel() != x.dims()[a])
-      return c.bad("{} scales for axis {} of {}", scale.numel(), axis, text(x.dims()));
+      return c.bad("{} for axis {} of {}", counted(scale.numel(), "scale"), axis, text(x.dims()));
     for (size_t i = 0; i < at.size(); ++i) at[i] = static_cast<int64_t>(i) / own[a] % x.dims()[a];
     return at;
   }
@@ -175,7 +175,8 @@ Outputs qlinear_conv(const Call& c) {
   FERRULE_ASSIGN(const ConvShape s, conv_shape(c, x, w, c.input(8)));
   const int64_t channels = w.dims()[0];
   if (w_scale.numel() != 1 && w_scale.numel() != channels)
-    return c.bad("{} weight scales for {} channels", w_scale.numel(), channels);
+    return c.bad("{} for {}", counted(w_scale.numel(), "weight scale"),
+                 counted(channels, "channel"));
   FERRULE_ASSIGN(const auto xs, centred(c, x, c.input(2)));
   FERRULE_ASSIGN(const auto ws, centred(c, w, c.input(5)));
   std::vector<int64_t> bias;

@@ -38,7 +38,9 @@ Result<std::vector<Axis>> resize_axes(const Call& c, const Resampling& r) {
   FERRULE_ASSIGN(const Dims axes, c.axes(x.rank()));
   const auto n = std::ssize(axes);
   if ((scales ? scales : sizes)->numel() != n)
-    return c.bad("{} sizes for {} axes", (scales ? scales : sizes)->numel(), n);
+    return c.bad("{} for {}",
+                 counted((scales ? scales : sizes)->numel(), scales ? "scale" : "size"),
+                 counted(n, "axis"));
   if (scales ? !is_float(scales->dtype()) : !is_int(sizes->dtype()))
     return c.unsupported_type(scales ? *scales : *sizes);
   std::vector<Axis> out;

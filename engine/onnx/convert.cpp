@@ -269,9 +269,10 @@ class Converter {
   Status call(onnx::NodeProto& n, onnx::FunctionProto& f, const std::string& name, Scope& scope) {
     const Where where = [&] { return place(n); };
     if (n.input_size() > f.input_size() || n.output_size() > f.output_size())
-      return error(Code::model_invalid, where(),
-                   fmt::format("it has {} inputs and {} outputs, its function {} and {}",
-                               n.input_size(), n.output_size(), f.input_size(), f.output_size()));
+      return error(
+          Code::model_invalid, where(),
+          fmt::format("it has {} and {}, its function {} and {}", counted(n.input_size(), "input"),
+                      counted(n.output_size(), "output"), f.input_size(), f.output_size()));
     FERRULE_ASSIGN(Opsets opsets, read_opsets(f.opset_import(), "function " + quote(f.name())));
     FERRULE_ASSIGN(AttributeMap arguments, arguments_of(n, scope, where));
     for (auto& a : *f.mutable_attribute_proto()) arguments.try_emplace(a.name(), &a);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/join.h"
 #include "engine/base/limits.h"
 #include "engine/graph/graph.h"
 
@@ -91,8 +92,7 @@ Status convert(Model& m, const Functions& functions, const Opsets& opsets, Exter
                const ImportOptions& options, const Limits& limits, Imported& out);
 /// Whether tensors may have the element type of that number.
 inline bool is_element_type(int64_t code) {
-  return code > 0 && code <= static_cast<int64_t>(kLastElementType) &&
-         code != static_cast<int64_t>(DType::f8e8m0);
+  return code > 0 && code <= static_cast<int64_t>(kLastElementType);
 }
 /// Of what is no tensor: what it is instead; sparse tensors are nothing that is known.
 DType no_tensor(const onnx::TypeProto& t);

@@ -140,7 +140,8 @@ Result<Tensor> external(const onnx::TensorProto& t, DType type, const std::vecto
     return error(Code::external_data, where, quote(l.path), what);
   };
   if (l.length && *l.length != bytes)
-    return bad(fmt::format("its length is {} bytes, the tensor has {}", *l.length, bytes));
+    return bad(
+        fmt::format("its length is {}, the tensor has {}", counted(*l.length, "byte"), bytes));
   int64_t end;
   if (__builtin_add_overflow(offset, bytes, &end) || end > file.second)
     return bad(fmt::format("bytes {} to {} are wanted, the file has {}", offset,
@@ -155,7 +156,7 @@ Result<Tensor> typed(const Field& field, DType type, const std::vector<int64_t>&
                      const std::string& where) {
   if (field.size() != n)
     return error(Code::model_invalid, where,
-                 fmt::format("it has {} values, its dims want {}", field.size(), n));
+                 fmt::format("it has {}, its dims want {}", counted(field.size(), "value"), n));
   auto [t, out] = Tensor::allocate(type, dims);
   T* p = static_cast<T*>(out);
   for (int i = 0; i < field.size(); ++i) p[i] = static_cast<T>(field.Get(i));
@@ -240,8 +241,8 @@ Result<Tensor> to_tensor(onnx::TensorProto& t, const std::string& where, Externa
   if (!t.has_raw_data() || (t.raw_data().empty() && n == 0))
     return from_fields(t, type, dims, n, where);
   if (std::ssize(t.raw_data()) != bytes)
-    return bad(
-        fmt::format("it has {} bytes, its type and dims want {}", t.raw_data().size(), bytes));
+    return bad(fmt::format("it has {}, its type and dims want {}",
+                           counted(t.raw_data().size(), "byte"), bytes));
   if (t.raw_data().size() < 64) {  // too small to be worth keeping a string for
     auto [out, p] = Tensor::allocate(type, dims);
     std::memcpy(p, t.raw_data().data(), t.raw_data().size());

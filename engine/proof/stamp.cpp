@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 
 /// Raised when the prover tries more than it did: what it let pass before must then be proved
 /// again.
-constexpr std::string_view kProver = "6";
+constexpr std::string_view kProver = "7";
 /// Distinct instances after which a proof that its time cuts short is one: on a slow machine a rule
 /// that is right still loads.
 constexpr int kEnough = 60;

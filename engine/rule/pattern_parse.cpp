@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 
+#include "engine/base/join.h"
 #include "engine/rule/expr.h"
 #include "engine/rule/lexer.h"
 #include "engine/rule/shape_pattern.h"
@@ -486,8 +487,8 @@ class Parser : TokenReader {
   /// value, not copies.
   Mutable expand(const Block& b, const PatternExpr& e, const Token& head) {
     if (e.args.size() != b.params.size())
-      return fail_at(head, fmt::format("block {} takes {} operands, not {}", e.ops[0],
-                                       b.params.size(), e.args.size()));
+      return fail_at(head, fmt::format("block {} takes {}, not {}", e.ops[0],
+                                       counted(b.params.size(), "operand"), e.args.size()));
     if (!e.attrs.empty() || e.any_attrs) return fail_at(head, "a block has no attributes");
     std::string prefix = fmt::format("{}.x{}.", e.ops[0], ++expansions_);
     std::map<std::string, PatternExprPtr> subst;

@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 
+#include "engine/base/join.h"
 #include "engine/base/suggest.h"
 
 namespace ferrule {
@@ -291,10 +292,9 @@ class Parser {
 
   void arity(const Token& t, size_t n, size_t least, size_t most) {
     if (n >= least && n <= most) return;
-    fail_at(t.offset,
-            fmt::format("{} takes {} operand{}, not {}", t.text,
-                        least == most ? fmt::to_string(most) : fmt::format("{} or {}", least, most),
-                        most == 1 ? "" : "s", n));
+    fail_at(t.offset, fmt::format("{} takes {}{}, not {}", t.text,
+                                  least == most ? "" : fmt::format("{} or ", least),
+                                  counted(most, "operand"), n));
   }
 
   static std::string similar(std::string_view word) {

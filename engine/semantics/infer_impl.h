@@ -1,6 +1,7 @@
 // What the inference files share: one call's view of a node, and the table of operators inferred
 // here.
 #pragma once
+#include "engine/base/join.h"
 #include "engine/semantics/semantics.h"
 
 namespace ferrule::infer_detail {

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "engine/base/diagnostics.h"
+#include "engine/base/join.h"
 #include "engine/semantics/lower_formula.h"
 #include "engine/semantics/region_programs.h"
 
@@ -99,10 +100,10 @@ Applicable<const OpFormula*> pointwise_formula(const Semantics& ops, const Node&
   if (!f || !f->pointwise())
     return not_applicable(node_place(n), escape(n.op), "it has no formula");
   if (n.inputs.size() > f->inputs.size() && !is_variadic(f->inputs.back()))
-    return error(
-        Code::formula_invalid, node_place(n),
-        fmt::format("{} has {} inputs, its formula {}", f->op, n.inputs.size(), f->inputs.size()),
-        "");
+    return error(Code::formula_invalid, node_place(n),
+                 fmt::format("{} has {}, its formula {}", f->op, counted(n.inputs.size(), "input"),
+                             f->inputs.size()),
+                 "");
   return f;
 }
 

@@ -121,8 +121,7 @@ int failures(const Rule& rule, const Rejection& r, const MatchTrace& t) {
 
 /// Whether the structure failed at something that lies apart from the nodes asked about: for one
 /// node, that the pattern took others and not it; for two, that both fit and a third does not.
-static bool elsewhere(const Found& f, const Subjects& subjects,
-                      const std::vector<NodeId>& inside) {
+static bool elsewhere(const Found& f, const Subjects& subjects, const std::vector<NodeId>& inside) {
   if (!f.path.empty()) return false;
   const NodeId at = failed_at(f);
   if (subjects.size() == 1) return !at || !meets(inside, subjects[0]);

@@ -97,7 +97,8 @@ void add_doctor(CLI::App& app, Common& common, int& exit) {
   auto* c =
       app.add_subcommand("doctor", "what this machine can do, what is missing, how to get it");
   add_common(*c, common, false);
-  c->footer("Examples:\n  ferrule doctor\n  ferrule doctor --json\n  ferrule doctor --rules my_rules");
+  c->footer(
+      "Examples:\n  ferrule doctor\n  ferrule doctor --json\n  ferrule doctor --rules my_rules");
   set_body(*c, common, exit, [](const Common& o) { return body(o); });
 }
 

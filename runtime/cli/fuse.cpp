@@ -11,6 +11,7 @@
 #include <map>
 #include <set>
 
+#include "engine/base/join.h"
 #include "engine/base/output_file.h"
 #include "engine/onnx/export.h"
 #include "runtime/cli/judge.h"
@@ -417,8 +418,7 @@ Result<Exit> body(const Common& common, const FuseOptions& o) {
     const Instances list = instances_of(fused.journal, hash, loaded.knowledge->target.name);
     FERRULE_TRY(write_list(o.plan, to_text(list, fs::path(common.model).filename().string()),
                            common.force));
-    talk(fmt::format("wrote {}: {} fusion{}", escape(o.plan), list.lines.size(),
-                     list.lines.size() == 1 ? "" : "s"));
+    talk(fmt::format("wrote {}: {}", escape(o.plan), counted(list.lines.size(), "fusion")));
     written["plan"] = o.plan;
   }
   std::optional<Verified> verified;

@@ -6,6 +6,7 @@
 #pragma once
 #include <fnmatch.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>

@@ -305,9 +305,7 @@ class LoopKernel final : public Control {
   Status steps() override {
     const size_t carried = states_.size();
     // Inputs that are left out at the end are not there; captured values follow.
-    const auto own = [&](size_t k) {
-      return k < call_.node->inputs.size() ? given_[k] : nullptr;
-    };
+    const auto own = [&](size_t k) { return k < call_.node->inputs.size() ? given_[k] : nullptr; };
     const int64_t most =
         own(0) ? *static_cast<const int64_t*>(own(0)) : std::numeric_limits<int64_t>::max();
     const char yes = 1;

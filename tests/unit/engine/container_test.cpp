@@ -187,9 +187,9 @@ TEST_CASE("powers of two") {
   const V wrapped = cast("up", 0).to_f64();
   for (size_t k : {0, 9, 10}) CHECK(std::isnan(wrapped[k]));
   CHECK(wrapped[8] == most);
-  CHECK(std::isnan(only(run_op("Cast", {f32({1}, {nan})},
-                               {{"to", static_cast<int64_t>(DType::f8e8m0)}}))
-                       .at_f64(0)));
+  CHECK(std::isnan(
+      only(run_op("Cast", {f32({1}, {nan})}, {{"to", static_cast<int64_t>(DType::f8e8m0)}}))
+          .at_f64(0)));
   // Every code is read as what it stands for, and written back.
   auto [all, p] = Tensor::allocate(DType::f8e8m0, {256});
   for (int k = 0; k < 256; ++k) static_cast<uint8_t*>(p)[k] = static_cast<uint8_t>(k);

@@ -42,8 +42,7 @@ std::vector<Values> sums(const std::string& attributes, const std::string& lengt
 TEST_CASE("Scan of opset 8") {
   const std::vector<Tensor> in{Tensor::of_i64({2}, {2, 3}), Tensor::of_f32({2, 1}, {0, 100}),
                                Tensor::of_f32({2, 3, 1}, {1, 2, 3, 4, 5, 6})};
-  CHECK(sums("", "\"\"", in) ==
-        std::vector<Values>{{6, 115}, {10, 30, 60, 1040, 1090, 1150}});
+  CHECK(sums("", "\"\"", in) == std::vector<Values>{{6, 115}, {10, 30, 60, 1040, 1090, 1150}});
   CHECK(sums("directions = [1], ", "\"\"", in) ==
         std::vector<Values>{{6, 115}, {30, 50, 60, 1060, 1110, 1150}});
   CHECK(sums("", "n", in) == std::vector<Values>{{3, 115}, {10, 30, 0, 1040, 1090, 1150}});

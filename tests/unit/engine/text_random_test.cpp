@@ -132,9 +132,10 @@ TEST_CASE("regular expressions that do not match") {
 
 TEST_CASE("regular expressions that are refused") {
   for (const char* pattern :
-       {"(", ")", "a)", "[a", "[b-a]", "[[:letter:]]", "*a", "a**", "a{2}{3}", "a{1001}", "a{3,2}",
-        "\\", "\\1", "\\y", "(?=a)", "(?<!a)", "(?P=x)", "(?P<>a)", "(?x)a", "\\x{110000}", "\\xg1",
-        "\xFF", "\\pL", "\\p{Greek}", "[\\PN]", "\\C", "[a-\\d]"})
+       {"(",     ")",       "a)",         "[a",      "[b-a]", "[[:letter:]]", "*a",
+        "a**",   "a{2}{3}", "a{1001}",    "a{3,2}",  "\\",    "\\1",          "\\y",
+        "(?=a)", "(?<!a)",  "(?P=x)",     "(?P<>a)", "(?x)a", "\\x{110000}",  "\\xg1",
+        "\xFF",  "\\pL",    "\\p{Greek}", "[\\PN]",  "\\C",   "[a-\\d]"})
     CHECK_MESSAGE(fault(pattern) != "none", pattern);
   CHECK(fault("\\p{Greek}").find("not supported") != std::string::npos);
 }
@@ -167,10 +168,9 @@ TEST_CASE("random numbers: the generator") {
 TEST_CASE("random numbers: statistics") {
   const std::string n = "20000";
   const auto near = [](double a, double b, double by) { return std::fabs(a - b) < by; };
-  Moments m = moments(drawn("g () => (float[" + n +
-                                "] y) { y = RandomUniform<low=-1.0, high=3.0, shape=[" + n +
-                                "]>() }",
-                            {})[0]);
+  Moments m = moments(drawn(
+      "g () => (float[" + n + "] y) { y = RandomUniform<low=-1.0, high=3.0, shape=[" + n + "]>() }",
+      {})[0]);
   CHECK(near(m.mean, 1, 0.05));
   CHECK(near(m.deviation, 4 / std::sqrt(12.0), 0.03));
   CHECK((m.low >= -1 && m.low < -0.99 && m.high < 3 && m.high > 2.99));
@@ -184,19 +184,21 @@ TEST_CASE("random numbers: statistics") {
 
   auto [x, p] = Tensor::allocate(DType::f16, {10000});
   for (int64_t k = 0; k < 10000; ++k) Tensor::put(DType::f16, p, k, k < 5000 ? 0.25 : 1);
-  const Tensor like = drawn("g (float16[10000] x) => (float16[10000] y) { y = RandomUniformLike(x) }", {x})[0];
+  const Tensor like =
+      drawn("g (float16[10000] x) => (float16[10000] y) { y = RandomUniformLike(x) }", {x})[0];
   CHECK(like.dtype() == DType::f16);
   CHECK(moments(like).high < 1);  // which f16 would round 0.9999 to
-  const Tensor bits = drawn("g (float16[10000] x) => (bool[10000] y) { y = Bernoulli<dtype=9>(x) }", {x})[0];
+  const Tensor bits =
+      drawn("g (float16[10000] x) => (bool[10000] y) { y = Bernoulli<dtype=9>(x) }", {x})[0];
   CHECK(bits.dtype() == DType::boolean);
   m = moments(bits);
   CHECK(near(m.mean, 0.625, 0.02));
   for (int64_t k = 5000; k < 10000; ++k) CHECK(bits.at_i64(k) == 1);
 
   const Tensor logits = Tensor::of_f32({2, 3}, {0, std::log(3.0f), -INFINITY, 7, -INFINITY, 7});
-  const Tensor s =
-      drawn("g (float[2,3] x) => (int64[2,4000] y) { y = Multinomial<dtype=7, sample_size=4000>(x) }",
-            {logits})[0];
+  const Tensor s = drawn(
+      "g (float[2,3] x) => (int64[2,4000] y) { y = Multinomial<dtype=7, sample_size=4000>(x) }",
+      {logits})[0];
   CHECK(s.dims() == std::vector<int64_t>{2, 4000});
   int counts[2][3] = {};
   for (int64_t k = 0; k < s.numel(); ++k) ++counts[k / 4000][s.at_i64(k)];
@@ -209,10 +211,9 @@ TEST_CASE("random numbers: statistics") {
 TEST_CASE("random numbers: which are the same") {
   const std::string unseeded = "g () => (float[8] y) { [a] y = RandomNormal<shape=[8]>() }";
   const auto twice = drawn(unseeded, {}, 2);
-  CHECK(!twice[0].identical(twice[1]));              // a run draws new ones
+  CHECK(!twice[0].identical(twice[1]));                  // a run draws new ones
   CHECK(twice[1].identical(drawn(unseeded, {}, 2)[1]));  // a session repeats them
-  const Tensor other =
-      drawn("g () => (float[8] y) { [b] y = RandomNormal<shape=[8]>() }", {})[0];
+  const Tensor other = drawn("g () => (float[8] y) { [b] y = RandomNormal<shape=[8]>() }", {})[0];
   CHECK(!twice[0].identical(other));  // nodes have their own
   const std::string seeded =
       "g () => (float[8] y) { [NAME] y = RandomNormal<shape=[8], seed=3.5>() }";
@@ -225,16 +226,18 @@ TEST_CASE("random numbers: which are the same") {
   options.rule_dirs = {rules_dir()};
   options.target = "cpu-avx2";
   const auto knowledge = must(load_knowledge(options));
-  const Fused fused = must(ferrule::fuse(
-      graph("g () => (float[8] y, float[8] z) { a = RandomNormal<shape=[8]>() b = "
-            "RandomNormal<shape=[8]>() c = Relu(a) y = Add(c, b) z = Mul(a, b) }"),
-      *knowledge, options));
+  const Fused fused = must(
+      ferrule::fuse(graph("g () => (float[8] y, float[8] z) { a = RandomNormal<shape=[8]>() b = "
+                          "RandomNormal<shape=[8]>() c = Relu(a) y = Add(c, b) z = Mul(a, b) }"),
+                    *knowledge, options));
   int left = 0;
   for (NodeId id : fused.graph.order()) left += fused.graph.node(id).op.text() == "RandomNormal";
   CHECK(left == 2);
   const Tensor turns = drawn(
-      "g () => (float[3,8] y) {\n n = Constant<value_int=3>()\n y = Loop<body = b (int64 i, bool c) "
-      "=> (bool d, float[8] r) { d = Identity(c) r = RandomNormal<shape=[8], seed=1.0>() }>(n, \"\")\n}",
+      "g () => (float[3,8] y) {\n n = Constant<value_int=3>()\n y = Loop<body = b (int64 i, bool "
+      "c) "
+      "=> (bool d, float[8] r) { d = Identity(c) r = RandomNormal<shape=[8], seed=1.0>() }>(n, "
+      "\"\")\n}",
       {})[0];
   for (int64_t k = 0; k < 8; ++k) CHECK(turns.at_f64(k) != turns.at_f64(8 + k));
 }

@@ -142,7 +142,7 @@ TEST_CASE("blocks expand hygienically") {
   CHECK(to_text(parsed("y = Add(square?(a), square(a))", blocks)).find("square.x2.p") !=
         std::string::npos);
   CHECK(message("y = square(a, b)", false, blocks) ==
-        "f.yaml:10:9: block square takes 1 operands, not 2");
+        "f.yaml:10:9: block square takes 1 operand, not 2");
   CHECK(message("y = sqare(a)", false, blocks) ==
         "f.yaml:10:9: sqare is neither an operator nor a block (did you mean \"square\"?)");
 }
