@@ -146,7 +146,7 @@ simple("graph: a node of nothing", ONE, change=lambda m: m.graph.node.add(op_typ
 simple("graph: a node without an operator", ONE, change=lambda m: m.graph.node[0].ClearField("op_type"))
 simple("graph: too many inputs", ONE, change=lambda m: m.graph.node[0].input.extend(["x"] * 5))
 simple("graph: too many outputs", ONE, change=lambda m: m.graph.node[0].output.extend(["a", "b"]))
-simple("graph: an empty name in the middle", "agraph (float[2] x) => (float[2] y) { y = Clip(x) }",
+simple("graph: an empty name in the middle", "agraph (float[1] x) => (float[1] y) { y = Clip(x) }",
        change=lambda m: m.graph.node[0].input.extend(["", "x"]))
 simple("graph: one of any number of inputs is empty", "agraph (float[2] x) => (float[4] y) { y = Concat<axis=0>(x, x) }",
        change=lambda m: m.graph.node[0].input.__setitem__(0, ""))
@@ -636,6 +636,17 @@ def exit_codes():
     return {"ok": OK, **{code: names[exit] for code, exit in re.findall(r"FERRULE_DIAGNOSTIC\((\w+), (\w+)", text) if exit in names}}
 
 
+def slowness():
+    """How many seconds this processor, with what runs beside it, takes for a second's work of the one that the limits are meant for: at
+    least 1, at most 3. That one, an Intel Xeon with AVX-512, explains 100,000 nodes in a chain while it does this 2.1 times."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_utime
+    table = {}
+    for k in range(1_000_000):
+        table[str(k * 7919 % 1_000_003)] = k
+    sorted(table)
+    return min(3.0, max(1.0, (resource.getrusage(resource.RUSAGE_SELF).ru_utime - before) / 0.58))
+
+
 def ended(command, wanted, seconds, says=None):
     """Runs the program: None, or why it did not end as wanted."""
     def computed():
@@ -646,8 +657,8 @@ def ended(command, wanted, seconds, says=None):
     spent = computed() - before
     patterns = [] if wanted == "ok" else [rf"error\[{wanted}\]", *([says] if says else [])]
     problem = harness.refusal(done, EXIT_CODES[wanted], *patterns, seconds=60)
-    if problem is None and spent > seconds:
-        problem = f"computed for {spent:.1f} s, {seconds} are allowed; {done.tail()}"
+    if problem is None and spent > seconds and spent > seconds * (slow := slowness()):
+        problem = f"computed for {spent:.1f} s, {seconds} are allowed, {slow:.2f} times as much here; {done.tail()}"
     if problem is None and len(done.err) > 20000:
         problem = f"the message has {len(done.err)} characters"
     return problem
