@@ -276,7 +276,7 @@ TEST_CASE("nodes between: the pair that blocks, and the placements that allow it
   PairAnswer p = a.pair("conv", "pool");
   CHECK(p.kind == PairAnswer::Kind::between);
   CHECK(p.blockers == std::vector<std::string>{"quant", "dequant"});
-  CHECK(has(p.text, "quant, dequant stand between conv and pool"));
+  CHECK(has(p.text, "quant and dequant stand between conv and pool"));
   const Unlock* behind =
       unlock_of(p.unlocks, "--enable maxpool_first");  // the rule that moves them
   REQUIRE(behind);
