@@ -200,15 +200,23 @@ Outputs run_alone(const Graph& g, const Node& n, std::span<const Tensor* const> 
   return run_node({g, n, inputs.first(n.inputs.size()), options, &around});
 }
 
+/// What `run` gives with draws that begin anew.
+template <class F>
+Outputs with_draws(InterpreterOptions options, F&& run) {
+  Draws fresh;
+  options.draws = &fresh;
+  return run(options);
+}
+
 }  // namespace
 }  // namespace interp
 
 Result<std::vector<Tensor>> interpret_node(const Graph& g, const Node& n,
                                            std::span<const Tensor* const> inputs,
-                                           const InterpreterOptions& given) {
-  Draws fresh;
-  InterpreterOptions options = given;
-  if (!options.draws) options.draws = &fresh;
+                                           const InterpreterOptions& options) {
+  if (!options.draws)
+    return interp::with_draws(options,
+                              [&](const auto& o) { return interpret_node(g, n, inputs, o); });
   if (!options.f64) return interp::run_alone(g, n, inputs, options);
   std::vector<Tensor> wide;
   std::vector<const Tensor*> in;
@@ -220,10 +228,9 @@ Result<std::vector<Tensor>> interpret_node(const Graph& g, const Node& n,
 }
 
 Result<std::vector<Tensor>> interpret(const Graph& g, std::span<const Tensor> inputs,
-                                      const InterpreterOptions& given) {
-  Draws fresh;
-  InterpreterOptions options = given;
-  if (!options.draws) options.draws = &fresh;
+                                      const InterpreterOptions& options) {
+  if (!options.draws)
+    return interp::with_draws(options, [&](const auto& o) { return interpret(g, inputs, o); });
   interp::Env env{g};
   for (size_t i = 0; i < g.inputs().size(); ++i) {
     const Value& v = g.value(g.inputs()[i]);
