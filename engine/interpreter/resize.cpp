@@ -120,14 +120,6 @@ Outputs resize(const Call& c) {
 
 // --- GridSample
 
-/// Reflects `x` into [low, high].
-double reflect(double x, double low, double high) {
-  const double range = high - low;
-  if (range == 0 || !std::isfinite(x)) return low;
-  const double r = std::fmod(std::fabs(x - low), 2 * range);
-  return low + (r <= range ? r : 2 * range - r);
-}
-
 Outputs grid_sample(const Call& c) {
   const Tensor &x = *c.input(0), &grid = *c.input(1);
   const auto rank = static_cast<size_t>(std::max(x.rank() - 2, 0));
@@ -137,12 +129,9 @@ Outputs grid_sample(const Call& c) {
   }
   if (!is_float(x.dtype()) || !is_float(grid.dtype()))
     return c.unsupported_type(is_float(x.dtype()) ? grid : x);
-  const std::string mode = c.n.attrs.s("mode", "linear"),
-                    padding = c.n.attrs.s("padding_mode", "zeros");
-  const bool is_cubic = mode == "cubic" || mode == "bicubic", nearest = mode == "nearest";
-  if (!is_cubic && !nearest && mode != "linear" && mode != "bilinear")
-    return c.bad_attr("mode", "unknown value \"{}\"", escape(mode));
-  const bool corners = c.n.attrs.i("align_corners") != 0;
+  const auto how = GridSampling::of(c.n.attrs);
+  if (!how)
+    return c.bad_attr("mode", "unknown value \"{}\"", escape(c.n.attrs.s("mode", "linear")));
   const Dims spatial(x.dims().begin() + 2, x.dims().end()),
       places(grid.dims().begin() + 1, grid.dims().end() - 1);
   Dims out{x.dims()[0], x.dims()[1]};
@@ -153,42 +142,16 @@ Outputs grid_sample(const Call& c) {
   const Dims own = strides(spatial);
   const View<double> in(x), at(grid);
   std::vector<double> y(count(out));
-  auto bounds = [&](size_t k) {
-    const auto d = static_cast<double>(spatial[k]);
-    return corners ? std::pair(0.0, d - 1) : std::pair(-0.5, d - 0.5);
-  };
-  auto position = [&](size_t k, double i) -> int64_t {  // pixel, or -1: zero
-    const auto d = static_cast<double>(spatial[k]);
-    if (padding == "border") i = std::clamp(i, 0.0, d - 1);
-    if (padding == "reflection")
-      i = std::clamp(std::round(reflect(i, bounds(k).first, bounds(k).second)), 0.0, d - 1);
-    return i >= 0 && i < d ? static_cast<int64_t>(i) : -1;
-  };
   for (int64_t b = 0; b < x.dims()[0]; ++b) {
     for (int64_t p = 0; p < per_batch; ++p) {
-      std::vector<Taps> taps(rank);
-      for (size_t k = 0; k < rank; ++k) {  // grid entries are x first: the last axis
-        const double g = at[(b * per_batch + p) * static_cast<int64_t>(rank) +
-                            static_cast<int64_t>(rank - 1 - k)];
-        const auto d = static_cast<double>(spatial[k]);
-        double v = corners ? (g + 1) / 2 * (d - 1) : ((g + 1) * d - 1) / 2;
-        if (!std::isfinite(v)) v = -1e9;
-        v = std::clamp(v, -1e9, 1e9);
-        if (padding == "border" && !is_cubic) v = std::clamp(v, 0.0, d - 1);
-        if (padding == "reflection" && !is_cubic)
-          v = std::clamp(reflect(v, bounds(k).first, bounds(k).second), 0.0, d - 1);
-        if (nearest) {
-          taps[k] = {{position(k, std::nearbyint(v)), 1}};
-        } else {
-          const double base = std::floor(v);
-          for (int i = is_cubic ? -1 : 0; i <= (is_cubic ? 2 : 1); ++i) {
-            const double dist = v - base - i;
-            taps[k].push_back({position(k, base + i),
-                               is_cubic ? cubic_weight(dist, -0.75) : 1 - std::fabs(dist)});
-          }
-        }
-      }
-      const Dims sizes(rank, static_cast<int64_t>(taps[0].size()));
+      std::vector<Taps> taps(rank, Taps(how->taps()));
+      for (size_t k = 0; k < rank; ++k)  // grid entries are x first: the last axis
+        how->read(spatial[k],
+                  at[(b * per_batch + p) * static_cast<int64_t>(rank) +
+                     static_cast<int64_t>(rank - 1 - k)],
+                  taps[k]);
+      const bool nearest = how->mode == GridSampling::Mode::nearest;
+      const Dims sizes(rank, static_cast<int64_t>(how->taps()));
       for (int64_t ch = 0; ch < x.dims()[1]; ++ch) {
         double sum = 0;
         Dims t(rank, 0);

@@ -23,6 +23,14 @@ double source_coordinate(const ResizeAxis& a, const Resampling& r, double x) {
   return half;
 }
 
+/// Reflects `x` into [low, high].
+double reflect(double x, double low, double high) {
+  const double range = high - low;
+  if (range == 0 || !std::isfinite(x)) return low;
+  const double r = std::fmod(std::fabs(x - low), 2 * range);
+  return low + (r <= range ? r : 2 * range - r);
+}
+
 }  // namespace
 
 Resampling Resampling::of(const Attrs& attrs) {
@@ -74,6 +82,51 @@ std::vector<ResizeTap> resize_taps(const ResizeAxis& a, const Resampling& r, int
   }
   for (ResizeTap& t : taps) t.at = std::clamp<int64_t>(t.at, 0, a.in - 1);
   return taps;
+}
+
+std::optional<GridSampling> GridSampling::of(const Attrs& attrs) {
+  GridSampling s;
+  const std::string mode = attrs.s("mode", "linear"), padding = attrs.s("padding_mode", "zeros");
+  if (mode == "nearest")
+    s.mode = Mode::nearest;
+  else if (mode == "cubic" || mode == "bicubic")
+    s.mode = Mode::cubic;
+  else if (mode != "linear" && mode != "bilinear")
+    return std::nullopt;
+  if (padding == "border") s.padding = Padding::border;
+  if (padding == "reflection") s.padding = Padding::reflection;
+  s.corners = attrs.i("align_corners") != 0;
+  return s;
+}
+
+void GridSampling::read(int64_t size, double g, std::span<ResizeTap> taps) const {
+  const auto d = static_cast<double>(size);
+  const double low = corners ? 0 : -0.5, high = corners ? d - 1 : d - 0.5;
+  auto pixel = [&](int64_t i) -> int64_t {
+    if (i >= 0 && i < size) return i;
+    if (padding == Padding::zeros) return -1;
+    if (padding == Padding::border) return std::clamp<int64_t>(i, 0, size - 1);
+    return std::clamp<int64_t>(std::llround(reflect(static_cast<double>(i), low, high)), 0,
+                               size - 1);
+  };
+  double v = corners ? (g + 1) / 2 * (d - 1) : ((g + 1) * d - 1) / 2;
+  if (!std::isfinite(v)) v = -1e9;
+  v = std::clamp(v, -1e9, 1e9);
+  // The cubic filter reflects its pixels, the others the position.
+  if (mode != Mode::cubic && padding == Padding::border) v = std::clamp(v, 0.0, d - 1);
+  if (mode != Mode::cubic && padding == Padding::reflection)
+    v = std::clamp(reflect(v, low, high), 0.0, d - 1);
+  if (mode == Mode::nearest) {
+    taps[0] = {pixel(static_cast<int64_t>(std::nearbyint(v))), 1};
+    return;
+  }
+  auto i = static_cast<int64_t>(v);
+  i -= static_cast<double>(i) > v ? 1 : 0;  // the floor
+  i -= mode == Mode::cubic ? 1 : 0;
+  for (size_t k = 0; k < taps.size(); ++k, ++i) {
+    const double away = v - static_cast<double>(i);
+    taps[k] = {pixel(i), mode == Mode::cubic ? cubic_weight(away, -0.75) : 1 - std::fabs(away)};
+  }
 }
 
 }  // namespace ferrule

@@ -1,7 +1,9 @@
-// What Resize computes along one axis: for every position of the result, the positions it reads and
-// their weights. The one place for its coordinate modes, for the interpreter and for generated
-// kernels. It knows no tensors.
+// What Resize and GridSample compute along one axis: for every position of the result, the
+// positions they read and their weights. The one place for their coordinate modes, for the
+// interpreter and for kernels. It knows no tensors.
 #pragma once
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -39,5 +41,21 @@ std::vector<ResizeTap> resize_taps(const ResizeAxis& a, const Resampling& r, int
 
 /// The weight of a pixel so far away, by the cubic filter with coefficient `a`.
 double cubic_weight(double distance, double a);
+
+/// The attributes of a GridSample.
+struct GridSampling {
+  enum class Mode : uint8_t { nearest, linear, cubic };
+  enum class Padding : uint8_t { zeros, border, reflection };
+  Mode mode = Mode::linear;
+  Padding padding = Padding::zeros;
+  bool corners = false;  ///< -1 and 1 are the middles of the outer pixels, not their edges
+
+  /// Nothing: an unknown mode.
+  static std::optional<GridSampling> of(const Attrs& attrs);
+  size_t taps() const { return mode == Mode::nearest ? 1 : mode == Mode::linear ? 2 : 4; }
+  /// The taps() pixels of an axis of `size` that make the value at coordinate `g` of the grid, -1
+  /// to 1, and their weights; `at` -1: outside, a zero.
+  void read(int64_t size, double g, std::span<ResizeTap> taps) const;
+};
 
 }  // namespace ferrule
