@@ -348,23 +348,25 @@ Outputs col2im(const Call& c) {
   return with_number(c, x, [&]<class C>() {
     const View<C> in(x);
     std::vector<C> y(count(out));
-    const Dims out_strides = strides(image);
+    const Dims out_strides = strides(image), outer(blocks.begin(), blocks.end() - 1);
     int64_t i = 0;
     for (int64_t nc = 0; nc < x.dims()[0] * channels; ++nc) {
       Dims tap(rank, 0);
       do {
-        Dims at(rank, 0);
+        Dims at(rank - 1, 0);
         do {
           int64_t to = nc * plane;
           bool inside = true;
-          for (size_t k = 0; k < rank; ++k) {
+          for (size_t k = 0; k + 1 < rank; ++k) {
             const int64_t o = at[k] * w.stride[k] + tap[k] * w.dilation[k] - pads[k];
             inside &= o >= 0 && o < image[k];
             to += o * out_strides[k];
           }
-          if (inside) y[to] = add(y[to], in[i]);
-          ++i;
-        } while (next(at, blocks));
+          const size_t last = rank - 1;
+          int64_t o = tap[last] * w.dilation[last] - pads[last];
+          for (int64_t j = 0; j < blocks[last]; ++j, ++i, o += w.stride[last])
+            if (inside && o >= 0 && o < image[last]) y[to + o] = add(y[to + o], in[i]);
+        } while (next(at, outer));
       } while (next(tap, block));
     }
     return one(store(x.dtype(), out, y));

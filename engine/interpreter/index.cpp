@@ -33,6 +33,47 @@ Result<std::vector<int64_t>> along_axis(const Call& c, const Tensor& x, const Te
   return out;
 }
 
+/// Where the slices begin that tuples of indices name, one along the last axis of `indices`; the
+/// first `batches` axes are common to both.
+Result<std::vector<int64_t>> of_tuples(const Call& c, const Tensor& x, const Tensor& indices,
+                                       int64_t batches) {
+  const int64_t depth = indices.dims().back(),
+                tuples = count(indices.dims(), 0, indices.rank() - 1),
+                each = count(indices.dims(), batches, indices.rank() - 1);
+  const Dims own = strides(x.dims());
+  const int64_t apart = batches > 0 ? own[batches - 1] : 0;
+  const View<int64_t> index(indices);
+  std::vector<int64_t> out;
+  out.reserve(static_cast<size_t>(tuples));
+  for (int64_t t = 0; t < tuples; ++t) {
+    int64_t at = t / each * apart;
+    for (int64_t k = 0; k < depth; ++k) {
+      FERRULE_ASSIGN(const int64_t r, in_range(c, index[t * depth + k], x.dims()[batches + k]));
+      at += r * own[batches + k];
+    }
+    out.push_back(at);
+  }
+  return out;
+}
+
+Outputs gather_nd(const Call& c) {
+  FERRULE_TRY(need_indices(c, 1));
+  const Tensor &x = *c.input(0), &indices = *c.input(1);
+  const int64_t batches = c.n.attrs.i("batch_dims", 0);
+  const int64_t least = std::min(x.rank(), indices.rank());
+  if (batches < 0 || batches >= least ||
+      !std::equal(x.dims().begin(), x.dims().begin() + batches, indices.dims().begin()) ||
+      indices.dims().back() < 1 || indices.dims().back() > x.rank() - batches)
+    return c.bad("indices {} for {}, {} common", text(indices.dims()), text(x.dims()),
+                 counted(batches, "axis"));
+  const auto from = static_cast<size_t>(batches + indices.dims().back());
+  Dims out(indices.dims().begin(), indices.dims().end() - 1);
+  out.insert(out.end(), x.dims().begin() + static_cast<std::ptrdiff_t>(from), x.dims().end());
+  FERRULE_TRY(c.fits(x.dtype(), out));
+  FERRULE_ASSIGN(const auto starts, of_tuples(c, x, indices, batches));
+  return one(take_runs(x, out, starts, count(x.dims(), from)));
+}
+
 Outputs gather_elements(const Call& c) {
   FERRULE_TRY(need_indices(c, 1));
   FERRULE_ASSIGN(const auto from, along_axis(c, *c.input(0), *c.input(1)));
@@ -94,18 +135,12 @@ Outputs scatter_nd(const Call& c) {
   wanted.insert(wanted.end(), x.dims().begin() + depth, x.dims().end());
   if (updates.dims() != wanted)
     return c.bad("updates {}, {} are wanted", text(updates.dims()), text(wanted));
-  const int64_t tuples = indices.numel() / depth,
-                inner = count(x.dims(), static_cast<size_t>(depth));
-  const Dims own = strides(x.dims());
+  FERRULE_ASSIGN(const auto starts, of_tuples(c, x, indices, 0));
+  const int64_t inner = count(x.dims(), static_cast<size_t>(depth));
   std::vector<int64_t> to;
-  for (int64_t t = 0; t < tuples; ++t) {
-    int64_t at = 0;
-    for (int64_t k = 0; k < depth; ++k) {
-      FERRULE_ASSIGN(const int64_t r, in_range(c, indices.at_i64(t * depth + k), x.dims()[k]));
-      at += r * own[k];
-    }
+  to.reserve(static_cast<size_t>(std::ssize(starts) * inner));
+  for (int64_t at : starts)
     for (int64_t i = 0; i < inner; ++i) to.push_back(at + i);
-  }
   return scatter_to(c, x, updates, to);
 }
 
@@ -163,21 +198,43 @@ Outputs one_hot(const Call& c) {
   return one(take(values, out, from));
 }
 
+/// Where the elements lie of which a bit of `mask` is set.
+template <class Bits>
+std::vector<int64_t> with_bits(const Tensor& x, Bits mask) {
+  std::vector<int64_t> found;
+  const char* p = static_cast<const char*>(x.data());
+  for (int64_t i = 0; i < x.numel(); ++i, p += sizeof(Bits)) {
+    Bits v;
+    std::memcpy(&v, p, sizeof v);
+    if (v & mask) found.push_back(i);
+  }
+  return found;
+}
+
+/// Where the elements lie that are not 0; the sign of a float does not count.
+std::vector<int64_t> positions_of_others(const Tensor& x) {
+  const int bits = size_bits(x.dtype());
+  const uint64_t mask = is_float(x.dtype()) ? ~(uint64_t{1} << (bits - 1)) : ~uint64_t{0};
+  if (bits == 64) return with_bits(x, mask);
+  if (bits == 32) return with_bits(x, static_cast<uint32_t>(mask));
+  if (bits == 16) return with_bits(x, static_cast<uint16_t>(mask));
+  if (bits == 8 && !is_float(x.dtype())) return with_bits(x, static_cast<uint8_t>(mask));
+  std::vector<int64_t> found;
+  for (int64_t i = 0; i < x.numel(); ++i)
+    if (x.at_f64(i) != 0) found.push_back(i);
+  return found;
+}
+
 Outputs non_zero(const Call& c) {
   const Tensor& x = *c.input(0);
   if (!is_float(x.dtype()) && !is_integral(x.dtype())) return c.unsupported_type(x);
-  const Dims dims = x.dims();
-  std::vector<Dims> found;
-  Dims at(dims.size(), 0);
-  for (int64_t i = 0; i < x.numel(); ++i, next(at, dims)) {
-    if (x.at_f64(i) != 0) found.push_back(at);
-  }
-  const auto n = std::ssize(found);
+  const std::vector<int64_t> found = positions_of_others(x);
   std::vector<int64_t> y;
-  for (size_t k = 0; k < dims.size(); ++k) {
-    for (const Dims& f : found) y.push_back(f[k]);
-  }
-  return one(Tensor::of_i64({std::ssize(dims), n}, y));
+  y.reserve(x.dims().size() * found.size());
+  const Dims apart = strides(x.dims());
+  for (size_t k = 0; k < apart.size(); ++k)
+    for (int64_t at : found) y.push_back(at / apart[k] % x.dims()[k]);
+  return one(Tensor::of_i64({std::ssize(apart), std::ssize(found)}, y));
 }
 
 Outputs compress(const Call& c) {
@@ -195,14 +252,11 @@ Outputs compress(const Call& c) {
   for (int64_t i = 0; i < condition.numel(); ++i) {
     if (condition.at_i64(i)) kept.push_back(i);
   }
-  for (int64_t o = 0; o < outer; ++o) {
-    for (int64_t k : kept) {
-      for (int64_t i = 0; i < inner; ++i) from.push_back((o * d + k) * inner + i);
-    }
-  }
+  for (int64_t o = 0; o < outer; ++o)
+    for (int64_t k : kept) from.push_back((o * d + k) * inner);
   Dims out = source.dims();
   out[a] = std::ssize(kept);
-  return one(take(source, out, from));
+  return one(take_runs(source, out, from, inner));
 }
 
 }  // namespace
@@ -210,6 +264,7 @@ Outputs compress(const Call& c) {
 std::vector<Entry> index_table() {
   return {
       {"GatherElements", gather_elements},
+      {"GatherND", gather_nd},
       {"ScatterElements", scatter_elements, 3},
       {"Scatter", scatter_elements, 3},
       {"ScatterND", scatter_nd, 3},

@@ -227,6 +227,9 @@ inline std::string text(const Dims& d) { return fmt::format("[{}]", fmt::join(d,
 /// it.
 Tensor take(const Tensor& source, const Dims& dims, const std::vector<int64_t>& from,
             const Tensor* fill = nullptr);
+/// The same in runs of so many elements that lie one after another, from[i] on.
+Tensor take_runs(const Tensor& source, const Dims& dims, const std::vector<int64_t>& from,
+                 int64_t run);
 /// Operands of one type one after another, as a source of take(): in movement.cpp.
 Tensor joined(const std::vector<Tensor>& operands);
 

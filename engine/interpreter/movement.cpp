@@ -134,13 +134,27 @@ Outputs trilu(const Call& c) {
   }
   const bool upper = c.n.attrs.i("upper", 1) != 0;
   const int64_t rows = x.dims()[x.dims().size() - 2], columns = x.dims().back();
-  std::vector<int64_t> from(x.numel());
-  for (size_t i = 0; i < from.size(); ++i) {
-    const auto at = static_cast<int64_t>(i);
-    const int64_t row = at / columns % rows, column = at % columns;
-    from[i] = (upper ? column - row >= k : column - row <= k) ? at : -1;
+  // Of each row a stretch stays, the rest is 0.
+  auto stretch = [&](int64_t row) {
+    const int64_t split = std::clamp<int64_t>(row + k + (upper ? 0 : 1), 0, columns);
+    return upper ? std::pair(split, columns) : std::pair(int64_t{0}, split);
+  };
+  const int bits = size_bits(x.dtype());
+  if (x.dtype() == DType::string || bits < 8) {
+    std::vector<int64_t> from(x.numel(), -1);
+    for (int64_t r = 0; columns > 0 && r < x.numel() / columns; ++r)
+      for (auto [i, end] = stretch(r % rows); i < end; ++i) from[r * columns + i] = r * columns + i;
+    return one(take(x, x.dims(), from));
   }
-  return one(take(x, x.dims(), from));
+  auto [y, p] = Tensor::allocate(x.dtype(), x.dims());
+  const int64_t size = bits / 8;
+  for (int64_t r = 0; columns > 0 && r < x.numel() / columns; ++r) {
+    const auto [begin, end] = stretch(r % rows);
+    const int64_t at = (r * columns + begin) * size;
+    std::memcpy(static_cast<char*>(p) + at, static_cast<const char*>(x.data()) + at,
+                static_cast<size_t>((end - begin) * size));
+  }
+  return one(std::move(y));
 }
 
 Outputs reverse_sequence(const Call& c) {
@@ -151,32 +165,40 @@ Outputs reverse_sequence(const Call& c) {
   const auto b = static_cast<size_t>(batch), t = static_cast<size_t>(time);
   if (lengths.dtype() != DType::i64 || lengths.numel() != x.dims()[b])
     return c.bad("{} lengths for {} sequences", lengths.numel(), x.dims()[b]);
-  const Dims own = strides(x.dims());
-  std::vector<int64_t> from(x.numel());
-  for (size_t i = 0; i < from.size(); ++i) {
-    const auto at = static_cast<int64_t>(i);
-    const int64_t length = lengths.at_i64(at / own[b] % x.dims()[b]),
-                  step = at / own[t] % x.dims()[t];
-    if (length < 0 || length > x.dims()[t])
-      return c.bad("a length of {} in {} steps", length, x.dims()[t]);
-    from[i] = step < length ? at + (length - 1 - 2 * step) * own[t] : at;
-  }
-  return one(take(x, x.dims(), from));
+  const int64_t run = count(x.dims(), 2);
+  std::vector<int64_t> from;
+  for (int64_t i = 0; run > 0 && i < x.dims()[0]; ++i)
+    for (int64_t j = 0; j < x.dims()[1]; ++j) {
+      const int64_t length = lengths.at_i64(b == 0 ? i : j), step = t == 0 ? i : j;
+      if (length < 0 || length > x.dims()[t])
+        return c.bad("a length of {} in {} steps", length, x.dims()[t]);
+      const int64_t other = step < length ? length - 1 - step : step;
+      from.push_back((t == 0 ? other * x.dims()[1] + j : i * x.dims()[1] + other) * run);
+    }
+  return one(take_runs(x, x.dims(), from, run));
 }
 
 }  // namespace
 
 std::vector<Entry> movement_table() {
   return {
-      {"Transpose", move, 1},    {"Concat", move, 1},
-      {"Split", move, 1},        {"Slice", move, 1},
-      {"Expand", move, 1},       {"Tile", move, 1},
-      {"Pad", move, 1},          {"Gather", move, 1},
-      {"GatherND", move, 1},     {"Reshape", move, 1},
-      {"Flatten", move, 1},      {"Squeeze", move, 1},
-      {"Unsqueeze", move, 1},    {"CenterCropPad", center_crop_pad, 2},
-      {"DepthToSpace", move, 1}, {"SpaceToDepth", move, 1},
-      {"Trilu", trilu, 1},       {"ReverseSequence", reverse_sequence, 2},
+      {"Transpose", move, 1},
+      {"Concat", move, 1},
+      {"Split", move, 1},
+      {"Slice", move, 1},
+      {"Expand", move, 1},
+      {"Tile", move, 1},
+      {"Pad", move, 1},
+      {"Gather", move, 1},
+      {"Reshape", move, 1},
+      {"Flatten", move, 1},
+      {"Squeeze", move, 1},
+      {"Unsqueeze", move, 1},
+      {"CenterCropPad", center_crop_pad, 2},
+      {"DepthToSpace", move, 1},
+      {"SpaceToDepth", move, 1},
+      {"Trilu", trilu, 1},
+      {"ReverseSequence", reverse_sequence, 2},
   };
 }
 

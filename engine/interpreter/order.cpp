@@ -26,9 +26,10 @@ bool greater(C a, C b) {
 /// Where in a line its largest or smallest element is, the first or last of several.
 template <bool kMax, class C>
 int64_t best_of(const View<C>& in, const Lines& l, int64_t line, bool last) {
+  const int64_t start = l.start(line);
   int64_t best = 0;
   for (int64_t i = 1; i < l.length; ++i) {
-    const C a = in[l.start(line) + i * l.step], b = in[l.start(line) + best * l.step];
+    const C a = in[start + i * l.step], b = in[start + best * l.step];
     const bool better = kMax ? greater(a, b) : (a < b || (is_nan(a) && !is_nan(b)));
     const bool equal = a == b || (is_nan(a) && is_nan(b));
     if (better || (last && equal)) best = i;
@@ -176,12 +177,9 @@ Outputs unique(const Call& c) {
   Dims out = x.dims();
   out[a] = std::ssize(first);
   std::vector<int64_t> from;
-  for (int64_t o = 0; o < outer; ++o) {
-    for (int64_t s : first) {
-      for (int64_t i = 0; i < inner; ++i) from.push_back((o * d + s) * inner + i);
-    }
-  }
-  auto result = one(take(x, out, from));
+  for (int64_t o = 0; o < outer; ++o)
+    for (int64_t s : first) from.push_back((o * d + s) * inner);
+  auto result = one(take_runs(x, out, from, inner));
   result->push_back(Tensor::of_i64({std::ssize(first)}, first));
   result->push_back(Tensor::of_i64({d}, inverse));
   result->push_back(Tensor::of_i64({std::ssize(counts)}, counts));
@@ -215,12 +213,12 @@ Outputs non_max_suppression(const Call& c) {
   const bool limited = c.input(4) != nullptr;
   const double lowest = limited ? c.input(4)->at_f64(0) : 0;
   const int64_t n = boxes.dims()[1], classes = scores.dims()[1];
+  const View<double> corners(boxes), points(scores);
   std::vector<int64_t> y;
   for (int64_t b = 0; b < boxes.dims()[0]; ++b) {
     std::vector<Box> all;
     for (int64_t i = 0; i < n; ++i) {
-      double v[4];
-      for (int64_t k = 0; k < 4; ++k) v[k] = boxes.at_f64((b * n + i) * 4 + k);
+      const double* v = corners.data() + (b * n + i) * 4;
       if (c.n.attrs.i("center_point_box")) {  // x, y of the centre, width, height
         all.push_back({v[1] - v[3] / 2, v[0] - v[2] / 2, v[1] + v[3] / 2, v[0] + v[2] / 2});
       } else {  // two opposite corners y, x
@@ -229,17 +227,22 @@ Outputs non_max_suppression(const Call& c) {
       }
     }
     for (int64_t k = 0; k < classes; ++k) {
-      auto score = [&](int64_t i) { return scores.at_f64((b * classes + k) * n + i); };
-      std::vector<int64_t> order, kept;
+      const double* score = points.data() + (b * classes + k) * n;
+      // Of equal scores the first counts more. A heap: only as many come out as are looked at.
+      auto less = [&](int64_t i, int64_t j) {
+        return score[i] < score[j] || (score[i] == score[j] && i > j);
+      };
+      std::vector<int64_t> left, kept;
       for (int64_t i = 0; i < n; ++i) {
-        if (!limited || score(i) > lowest) order.push_back(i);
+        if (!limited || score[i] > lowest) left.push_back(i);
       }
-      std::ranges::stable_sort(order, [&](int64_t i, int64_t j) { return score(i) > score(j); });
-      for (int64_t i : order) {
-        if (std::ssize(kept) >= most) break;
-        const bool covered = std::ranges::any_of(
-            kept, [&](int64_t j) { return overlap(all[i], all[j]) > threshold; });
-        if (!covered) kept.push_back(i);
+      std::ranges::make_heap(left, less);
+      for (; std::ssize(kept) < most && !left.empty(); left.pop_back()) {
+        std::ranges::pop_heap(left, less);
+        const Box& box = all[left.back()];
+        const bool covered =
+            std::ranges::any_of(kept, [&](int64_t j) { return overlap(box, all[j]) > threshold; });
+        if (!covered) kept.push_back(left.back());
       }
       for (int64_t i : kept) y.insert(y.end(), {b, k, i});
     }

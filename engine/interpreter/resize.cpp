@@ -188,11 +188,12 @@ Outputs affine_grid(const Call& c) {
   FERRULE_TRY(c.fits(DType::f64, out));
   const bool corners = c.n.attrs.i("align_corners") != 0;
   const View<double> in(theta);
-  std::vector<double> y;
+  std::vector<double> y, point;
+  y.reserve(static_cast<size_t>(count(out)));
   for (int64_t b = 0; b < (*size)[0] && count(out) > 0; ++b) {
     Dims at(spatial.size(), 0);
     do {
-      std::vector<double> point;  // x first
+      point.clear();  // x first
       for (size_t k = spatial.size(); k-- > 0;) {
         const auto d = static_cast<double>(spatial[k]), i = static_cast<double>(at[k]);
         point.push_back(corners ? (d == 1 ? 0 : -1 + 2 * i / (d - 1)) : -1 + (2 * i + 1) / d);
@@ -210,10 +211,9 @@ Outputs affine_grid(const Call& c) {
 
 // --- RoiAlign
 
-/// The four neighbours of a sampling point with their weights; none when it lies far outside.
-std::vector<std::pair<int64_t, double>> bilinear(double y, double x, int64_t h, int64_t w) {
-  if (!(y >= -1 && y <= static_cast<double>(h) && x >= -1 && x <= static_cast<double>(w)))
-    return {};
+/// Adds the four neighbours of a sampling point with their weights; none when it lies far outside.
+void bilinear(double y, double x, int64_t h, int64_t w, std::vector<Weighted>& taps) {
+  if (!(y >= -1 && y <= static_cast<double>(h) && x >= -1 && x <= static_cast<double>(w))) return;
   y = std::max(y, 0.0), x = std::max(x, 0.0);
   auto split = [](double& v, int64_t size, int64_t& low, int64_t& high) {
     low = static_cast<int64_t>(v);
@@ -224,10 +224,10 @@ std::vector<std::pair<int64_t, double>> bilinear(double y, double x, int64_t h, 
   split(y, h, y0, y1);
   split(x, w, x0, x1);
   const double fy = y - static_cast<double>(y0), fx = x - static_cast<double>(x0);
-  return {{y0 * w + x0, (1 - fy) * (1 - fx)},
-          {y0 * w + x1, (1 - fy) * fx},
-          {y1 * w + x0, fy * (1 - fx)},
-          {y1 * w + x1, fy * fx}};
+  taps.insert(taps.end(), {{y0 * w + x0, (1 - fy) * (1 - fx)},
+                           {y0 * w + x1, (1 - fy) * fx},
+                           {y1 * w + x0, fy * (1 - fx)},
+                           {y1 * w + x1, fy * fx}});
 }
 
 Outputs roi_align(const Call& c) {
@@ -250,6 +250,7 @@ Outputs roi_align(const Call& c) {
   const bool maximum = c.n.attrs.s("mode", "avg") == "max";
   const View<double> in(x), box(rois);
   std::vector<double> y;
+  y.reserve(static_cast<size_t>(count(out)));
   for (int64_t r = 0; r < out[0]; ++r) {
     const int64_t b = batch.at_i64(r);
     if (b < 0 || b >= x.dims()[0]) return c.bad("batch index {} is out of range", b);
@@ -261,28 +262,35 @@ Outputs roi_align(const Call& c) {
     const double gh = ratio ? static_cast<double>(ratio) : std::ceil(bh),
                  gw = ratio ? static_cast<double>(ratio) : std::ceil(bw);
     if (!(gh <= 4096 && gw <= 4096)) return c.bad("roi {} is out of range", r);
+    // What a place of the result reads is the same in all channels, up to so much of memory.
+    std::vector<Weighted> taps;
+    std::vector<size_t> ends;
+    auto read = [&](int64_t i, int64_t j) {
+      for (double iy = 0; iy < gh; ++iy)
+        for (double ix = 0; ix < gw; ++ix)
+          bilinear(y0 + (static_cast<double>(i) + (iy + 0.5) / gh) * bh,
+                   x0 + (static_cast<double>(j) + (ix + 0.5) / gw) * bw, h, w, taps);
+    };
+    const bool kept =
+        static_cast<double>(oh * ow) * std::max(gh, 1.0) * std::max(gw, 1.0) < 1 << 18;
+    for (int64_t i = 0; kept && i < oh; ++i)
+      for (int64_t j = 0; j < ow; ++j) read(i, j), ends.push_back(taps.size());
     for (int64_t ch = 0; ch < channels; ++ch) {
       const double* plane = in.data() + (b * channels + ch) * h * w;
-      for (int64_t i = 0; i < oh; ++i) {
+      for (int64_t i = 0; i < oh; ++i)
         for (int64_t j = 0; j < ow; ++j) {
+          const auto place = static_cast<size_t>(i * ow + j);
+          if (!kept) taps.clear(), read(i, j);
           double sum = 0, best = 0;
-          bool any = false;
-          for (double iy = 0; iy < gh; ++iy) {
-            for (double ix = 0; ix < gw; ++ix) {
-              const auto taps =
-                  bilinear(y0 + (static_cast<double>(i) + (iy + 0.5) / gh) * bh,
-                           x0 + (static_cast<double>(j) + (ix + 0.5) / gw) * bw, h, w);
-              for (const auto& [at, weight] : taps) {
-                const double v = weight * plane[at];
-                sum += v;
-                best = any ? std::max(best, v) : v;
-                any = true;
-              }
-            }
+          const size_t begin = kept && place > 0 ? ends[place - 1] : 0,
+                       end = kept ? ends[place] : taps.size();
+          for (size_t t = begin; t < end; ++t) {
+            const double v = taps[t].weight * plane[taps[t].at];
+            sum += v;
+            best = t > begin ? std::max(best, v) : v;
           }
           y.push_back(maximum ? best : sum / std::max(gh * gw, 1.0));
         }
-      }
     }
   }
   return one(store(x.dtype(), out, y));

@@ -19,8 +19,8 @@ class Fourier {
           1.0, sign * 2 * std::numbers::pi * static_cast<double>(k) / static_cast<double>(n));
   }
   std::vector<Complex> operator()(const std::vector<Complex>& x) const {
-    std::vector<Complex> y(x.size());
-    transform(x.data(), 1, y.data(), std::ssize(x));
+    std::vector<Complex> y(x.size()), room(x.size());
+    transform(x.data(), 1, y.data(), room.data(), std::ssize(x));
     return y;
   }
 
@@ -30,19 +30,33 @@ class Fourier {
       if (n % p == 0) return p;
     return n;
   }
+  /// Without what C++ asks for infinities: they make NaN either way.
+  static Complex product(Complex a, Complex b) {
+    return {a.real() * b.real() - a.imag() * b.imag(), a.real() * b.imag() + a.imag() * b.real()};
+  }
 
-  void transform(const Complex* x, int64_t step, Complex* y, int64_t n) const {
+  /// `room`: n elements, overwritten.
+  void transform(const Complex* x, int64_t step, Complex* y, Complex* room, int64_t n) const {
     if (n == 1) {
       *y = *x;
       return;
     }
     const int64_t p = factor(n), m = n / p, root = std::ssize(roots_) / n;
-    std::vector<Complex> parts(static_cast<size_t>(n));
-    for (int64_t k = 0; k < p; ++k) transform(x + k * step, step * p, parts.data() + k * m, m);
+    for (int64_t k = 0; k < p; ++k) transform(x + k * step, step * p, room + k * m, y + k * m, m);
+    if (p == 2) {
+      for (int64_t j = 0; j < m; ++j) {
+        const Complex turned = product(room[m + j], roots_[static_cast<size_t>(j * root)]);
+        y[j] = room[j] + turned;
+        y[m + j] = room[j] - turned;
+      }
+      return;
+    }
     for (int64_t j = 0; j < n; ++j) {
       Complex sum = 0;
-      for (int64_t k = 0, at = 0; k < p; ++k, at = (at + j) % n)
-        sum += parts[static_cast<size_t>(k * m + j % m)] * roots_[static_cast<size_t>(at * root)];
+      for (int64_t k = 0, at = 0, from = j % m; k < p; ++k, from += m) {
+        sum += product(room[from], roots_[static_cast<size_t>(at * root)]);
+        if ((at += j) >= n) at -= n;
+      }
       y[j] = sum;
     }
   }
@@ -246,20 +260,22 @@ Outputs deform_conv(const Call& c) {
   if (c.input(3) && c.input(3)->dims() != Dims{k[0]})
     return c.bad("a bias of {}", text(c.input(3)->dims()));
   FERRULE_TRY(c.fits(DType::f64, out));
-  FERRULE_TRY(c.fits(DType::f64, {d[1], points}));
+  FERRULE_TRY(c.fits(DType::f64, {d[1], points, ow}));
   const View<double> xv(x), wv(w), shift(offset);
   std::optional<View<double>> bias, mask;
   if (c.input(3)) bias.emplace(*c.input(3));
   if (c.input(4)) mask.emplace(*c.input(4));
+  // A row of places at a time: what each tap of each channel reads there, then the sums.
   std::vector<double> y(static_cast<size_t>(count(out))),
-      samples(static_cast<size_t>(d[1] * points));
+      samples(static_cast<size_t>(d[1] * points * ow));
   for (int64_t n = 0; n < d[0]; ++n)
     for (int64_t i = 0; i < oh; ++i) {
       FERRULE_TRY(still_going(c));
-      for (int64_t j = 0; j < ow; ++j) {
-        for (int64_t ch = 0; ch < d[1]; ++ch)
-          for (int64_t p = 0; p < points; ++p) {
-            const int64_t g = ch / (d[1] / shifts), first = (n * shifts + g) * points + p;
+      for (int64_t ch = 0; ch < d[1]; ++ch)
+        for (int64_t p = 0; p < points; ++p) {
+          const int64_t g = ch / (d[1] / shifts), first = (n * shifts + g) * points + p;
+          double* to = &samples[static_cast<size_t>((ch * points + p) * ow)];
+          for (int64_t j = 0; j < ow; ++j) {
             const auto moved = [&](int64_t axis) {
               return shift[((2 * first + axis) * oh + i) * ow + j];
             };
@@ -269,17 +285,17 @@ Outputs deform_conv(const Call& c) {
             const double column =
                 static_cast<double>(j * at.stride[1] - at.begin[1] + p % k[3] * at.dilation[1]) +
                 moved(1);
-            samples[static_cast<size_t>(ch * points + p)] =
-                sampled(xv, (n * d[1] + ch) * d[2] * d[3], d[2], d[3], row, column) *
-                (mask ? (*mask)[(first * oh + i) * ow + j] : 1);
+            to[j] = sampled(xv, (n * d[1] + ch) * d[2] * d[3], d[2], d[3], row, column) *
+                    (mask ? (*mask)[(first * oh + i) * ow + j] : 1);
           }
-        for (int64_t m = 0; m < k[0]; ++m) {
-          const int64_t from = m / (k[0] / group) * k[1] * points;
-          double sum = bias ? (*bias)[m] : 0;
-          for (int64_t e = 0; e < k[1] * points; ++e)
-            sum += samples[static_cast<size_t>(from + e)] * wv[m * k[1] * points + e];
-          y[static_cast<size_t>(((n * k[0] + m) * oh + i) * ow + j)] = sum;
         }
+      for (int64_t m = 0; m < k[0]; ++m) {
+        const int64_t from = m / (k[0] / group) * k[1] * points;
+        double* to = &y[static_cast<size_t>(((n * k[0] + m) * oh + i) * ow)];
+        std::fill_n(to, ow, bias ? (*bias)[m] : 0);
+        for (int64_t e = 0; e < k[1] * points; ++e)
+          add_row(to, &samples[static_cast<size_t>((from + e) * ow)], wv[m * k[1] * points + e], ow,
+                  1);
       }
     }
   return one(store(x.dtype(), out, y));

@@ -266,6 +266,28 @@ Tensor take(const Tensor& source, const Dims& dims, const std::vector<int64_t>& 
   return t;
 }
 
+Tensor take_runs(const Tensor& source, const Dims& dims, const std::vector<int64_t>& from,
+                 int64_t run) {
+  const int bits = size_bits(source.dtype());
+  if (source.dtype() == DType::string || bits < 8) {
+    std::vector<int64_t> each;
+    each.reserve(static_cast<size_t>(std::ssize(from) * run));
+    for (int64_t at : from)
+      for (int64_t i = 0; i < run; ++i) each.push_back(at + i);
+    return take(source, dims, each);
+  }
+  auto [t, p] = Tensor::allocate(source.dtype(), dims);
+  FERRULE_ASSERT(std::ssize(from) * run == t.numel(), "interpreter: wrong number of positions");
+  const auto size = static_cast<size_t>(bits / 8), length = static_cast<size_t>(run) * size;
+  char* to = static_cast<char*>(p);
+  for (int64_t at : from) {
+    std::memcpy(to, static_cast<const char*>(source.data()) + static_cast<size_t>(at) * size,
+                length);
+    to += length;
+  }
+  return t;
+}
+
 // --- windows
 
 Result<Dims> list_attr(const Call& c, std::string_view name, size_t rank, int64_t otherwise,

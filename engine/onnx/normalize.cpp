@@ -11,6 +11,7 @@
 #include "engine/graph/operator_name.h"
 #include "engine/onnx/internal.h"
 #include "engine/onnx/schema.h"
+#include "engine/semantics/einsum.h"
 #include "engine/semantics/infer.h"
 
 namespace ferrule {
@@ -208,6 +209,17 @@ Status grid_sample(Ctx& c) {
   c.attrs.set("mode", std::string(mode == "bicubic"    ? "cubic"
                                   : mode == "bilinear" ? "linear"
                                                        : mode));
+  return {};
+}
+
+/// The result's term is written out; what is wrong with an equation is said by inference.
+Status einsum(Ctx& c) {
+  const std::string text = c.attrs.s("equation");
+  const auto e = EinsumEquation::of(text);
+  if (!e || text.find("->") != text.npos) return {};
+  std::string out = e->out;
+  if (const size_t at = out.find('.'); at != out.npos) out.replace(at, 1, "...");
+  c.attrs.set("equation", text + "->" + out);
   return {};
 }
 
@@ -454,6 +466,7 @@ constexpr Row kRows[] = {
     {"Resize", 11, kAny, resize},
     {"RoiAlign", 10, 15, roi_align},
     {"GridSample", 16, 19, grid_sample},
+    {"Einsum", 12, kAny, einsum},
     {"Scatter", 9, 10, scatter},
     {"Scan", 8, 8, scan_8},
     {"Softmax", 1, 12, softmax},

@@ -188,6 +188,28 @@ Val einsum_transpose(const EvalContext&, Args a) {
   return places(y, x);
 }
 
+/// What the letters of an equation of two operands are, in the order of the result; nothing: a
+/// letter is of one operand alone and summed up, or of none.
+struct Letters {
+  std::string batch, rows, columns, summed;
+
+  static std::optional<Letters> of(const std::string& x, const std::string& w,
+                                   const std::string& y) {
+    auto in = [](const std::string& s, char c) { return s.find(c) != s.npos; };
+    Letters l;
+    for (char c : y) {
+      if (!in(x, c) && !in(w, c)) return std::nullopt;
+      (in(x, c) && in(w, c) ? l.batch : in(x, c) ? l.rows : l.columns) += c;
+    }
+    for (char c : x + w)
+      if (!in(y, c)) {
+        if (!in(x, c) || !in(w, c)) return std::nullopt;
+        if (!in(l.summed, c)) l.summed += c;
+      }
+    return l;
+  }
+};
+
 /// A product over one index, [batch.., m, k] x [batch.., k, n]: the permutations that make it one,
 /// and whether the second operand comes first (its own index is the result's last but one).
 Val einsum_matmul(const EvalContext&, Args a) {
@@ -198,23 +220,142 @@ Val einsum_matmul(const EvalContext&, Args a) {
   const bool second = y.size() > 2 && x.find(y.back()) != x.npos && w.find(y.back()) == w.npos &&
                       w.find(y.end()[-2]) != w.npos && x.find(y.end()[-2]) == x.npos;
   if (second) std::swap(x, w);
-  auto in = [](const std::string& s, char c) { return s.find(c) != s.npos; };
-  std::string batch, rows, columns, summed;
-  for (char c : y) {
-    if (!in(x, c) && !in(w, c)) return unknown("an equation whose result is made of its operands");
-    (in(x, c) && in(w, c) ? batch : in(x, c) ? rows : columns) += c;
-  }
-  for (char c : x + w)
-    if (!in(y, c)) {
-      if (!in(x, c) || !in(w, c)) return unknown("an equation that sums over common indices");
-      if (!in(summed, c)) summed += c;
-    }
+  const auto l = Letters::of(x, w, y);
+  if (!l) return unknown("an equation that sums over common indices");
+  const auto& [batch, rows, columns, summed] = *l;
   // Several rows are batches of the first operand alone, which needs a matrix for the second.
   const bool one = summed.size() == 1 && columns.size() == 1 &&
                    (rows.size() == 1 || (rows.size() > 1 && batch.empty()));
   if (!one) return unknown("an equation of one product");
   return make_list({places(batch + rows + summed, x), places(batch + summed + columns, w),
                     places(y, batch + rows + columns), Val{second}});
+}
+
+/// Sizes of the letters of an equation.
+class LetterSizes {
+ public:
+  /// false: a letter has another size already, as far as is known.
+  bool add(const std::string& term, const Shape& shape) {
+    for (size_t k = 0; k < term.size(); ++k)
+      if (!(sizes_.try_emplace(term[k], shape[k]).first->second == shape[k])) return false;
+    return true;
+  }
+  /// Of the letters together; -1: not known.
+  int64_t of(std::string_view letters) const {
+    int64_t n = 1;
+    for (char c : letters) {
+      const int64_t size = sizes_.at(c).value_or(-1);
+      if (size < 0 || __builtin_mul_overflow(n, size, &n)) return -1;
+    }
+    return n;
+  }
+  bool empty() const {
+    return std::ranges::any_of(sizes_, [](const auto& s) { return s.second == Dim(0); });
+  }
+
+ private:
+  std::map<char, Dim> sizes_;
+};
+
+/// The operand of a Reshape of axes that are merged and put in, axis by axis.
+class Reshaping {
+ public:
+  explicit Reshaping(const LetterSizes& sizes) : sizes_(sizes) {}
+  void each(std::string_view letters) {
+    for (char c : letters) one({&c, 1});
+  }
+  /// One axis in the place of so many.
+  void one(std::string_view letters) {
+    const int64_t size = sizes_.of(letters);
+    // 0 is the size that it was, where it stands where it stood.
+    target_.push_back(size >= 0 ? size : 0);
+    known_ &= size >= 0 || (letters.size() == 1 && aligned_);
+    aligned_ &= letters.size() == 1;
+  }
+  /// An axis of size 1 that is gone.
+  void drop() { aligned_ = false; }
+  bool known() const { return known_; }
+  const Perm& target() const { return target_; }
+
+ private:
+  const LetterSizes& sizes_;
+  Perm target_;
+  bool known_ = true, aligned_ = true;
+};
+
+/// An equation of two operands whose letters have one size each, and none of them 0, of which a
+/// Reshape could not tell anything.
+struct Sized {
+  std::string x, w, y;
+  LetterSizes sizes;
+
+  static std::optional<Sized> of(const EvalContext& ctx, Args a) {
+    const std::optional<Shape>* shapes[2];
+    for (size_t k : {0, 1}) {
+      const ValueId* v = get<ValueId>(a[k + 1]);
+      if (!v || !*v) return std::nullopt;
+      shapes[k] = &ctx.graph.value(*v).type.shape;
+      if (!*shapes[k]) return std::nullopt;
+    }
+    const Shape &s = **shapes[0], &t = **shapes[1];
+    const Val given[] = {a[0], Val{std::ssize(s)}, Val{std::ssize(t)}};
+    auto e = equation(given);
+    if (!e || e->operands.size() != 2 || e->operands[0].size() != s.size() ||
+        e->operands[1].size() != t.size())
+      return std::nullopt;
+    Sized out{e->operands[0], e->operands[1], e->result, {}};
+    if (!out.sizes.add(out.x, s) || !out.sizes.add(out.w, t) || out.sizes.empty())
+      return std::nullopt;
+    return out;
+  }
+};
+
+/// As einsum_matmul, for any number of indices of each kind: [rows.., batch.., row, summed] x
+/// [batch.., summed, columns].
+Val einsum_product(const EvalContext& ctx, Args a) {
+  auto e = Sized::of(ctx, a);
+  if (!e) return unknown("an equation of two operands");
+  auto l = Letters::of(e->x, e->w, e->y);
+  if (!l || l->summed.empty()) return unknown("an equation that sums over common indices");
+  // Rows of which only one is beside the batches are batches of the first factor.
+  const bool second = l->columns.size() > 1 && l->rows.size() <= 1 && !l->batch.empty();
+  if (second) std::swap(e->x, e->w), std::swap(l->rows, l->columns);
+  const std::string many = l->rows.substr(0, l->rows.empty() ? 0 : l->rows.size() - 1),
+                    row = l->rows.substr(many.size());
+  Reshaping x(e->sizes), w(e->sizes), y(e->sizes);
+  x.each(many + l->batch), x.one(row), x.one(l->summed);
+  w.each(l->batch), w.one(l->summed), w.one(l->columns);
+  y.each(many + l->batch + row);
+  if (row.empty()) y.drop();
+  if (l->columns.size() > 1) y.drop();
+  y.each(l->columns);
+  if (!x.known() || !w.known() || !y.known()) return unknown("the sizes that a Reshape needs");
+  return make_list({places(many + l->batch + row + l->summed, e->x), ints(x.target()),
+                    places(l->batch + l->summed + l->columns, e->w), ints(w.target()),
+                    ints(y.target()), places(e->y, many + l->batch + row + l->columns),
+                    Val{second}});
+}
+
+/// Operands that are multiplied element by element once their axes stand in the result's order,
+/// with axes of size 1 for those that they do not have.
+Val einsum_multiply(const EvalContext& ctx, Args a) {
+  auto e = Sized::of(ctx, a);
+  if (!e) return unknown("an equation of two operands");
+  const auto l = Letters::of(e->x, e->w, e->y);
+  if (!l || !l->summed.empty()) return unknown("an equation that sums over nothing");
+  Val::List found;
+  for (const std::string& term : {e->x, e->w}) {
+    std::string order;
+    Reshaping to(e->sizes);
+    for (char c : e->y) {
+      const bool has = term.find(c) != term.npos;
+      if (has) order += c;
+      to.one(has ? std::string_view(&c, 1) : std::string_view());
+    }
+    if (!to.known()) return unknown("the sizes that a Reshape needs");
+    found.push_back(places(order, term)), found.push_back(ints(to.target()));
+  }
+  return make_list(std::move(found));
 }
 
 const Function kLayoutFunctions[] = {
@@ -231,6 +372,13 @@ const Function kLayoutFunctions[] = {
       "permutations of the first and second factor and of the result that make an index equation a "
       "MatMul, and whether the second operand is the first factor; not known if it is none"},
      einsum_matmul},
+    {{"einsum_product", "(equation: string, a: value, b: value) -> list",
+      "the same for any number of indices: permutation and Reshape of the first and second factor, "
+      "Reshape and permutation of the result, and whether b is the first factor"},
+     einsum_product},
+    {{"einsum_multiply", "(equation: string, a: value, b: value) -> list",
+      "permutation and Reshape of either operand that make an index equation without a sum a Mul"},
+     einsum_multiply},
 };
 
 }  // namespace

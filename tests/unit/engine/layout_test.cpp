@@ -83,3 +83,25 @@ TEST_CASE("index equations that are products, and those that are not") {
     CHECK_FALSE(known(g, std::string("einsum_transpose('") + no + "')"));
   }
 }
+
+TEST_CASE("index equations with several indices of a kind") {
+  Graph g = graph(
+      "g (float[N,5,6] x, float[6,2,3] w, float[N,5,2,3] z, float[A,B] o, float[N,1] c) => "
+      "(float[N,5,6] y) { y = Relu(x) }");
+  // Permutation and Reshape of either factor, Reshape and permutation of the product.
+  CHECK(show(g, "einsum_product('abc,cde->abde', x, w)") ==
+        "[[0, 1, 2], [0, 5, 6], [0, 1, 2], [6, 6], [0, 5, 2, 3], [0, 1, 2, 3], false]");
+  CHECK(show(g, "einsum_product('abde,cde->abc', z, w)") ==
+        "[[0, 1, 2, 3], [0, 5, 6], [1, 2, 0], [6, 6], [0, 5, 6], [0, 1, 2], false]");
+  CHECK(show(g, "einsum_multiply('abc,cde->abcde', x, w)") ==
+        "[[0, 1, 2], [0, 5, 6, 1, 1], [0, 1, 2], [1, 1, 6, 2, 3]]");
+  // Sums over one operand, two sizes for one letter, sizes that are not known.
+  for (const char* no :
+       {"einsum_product('abc,cde->bde', x, w)", "einsum_product('abc,bde->abcde', x, w)",
+        "einsum_product('ab,cb->ac', c, o)", "einsum_product('abc,cd->abd', x, o)",
+        "einsum_multiply('abc,cde->abde', x, w)", "einsum_multiply('ab,cd->cdab', o, c)",
+        "einsum_multiply('ab,ab->ab', o, c)", "einsum_product('abc,cde->abde', x, 3)"}) {
+    CAPTURE(no);
+    CHECK_FALSE(known(g, no));
+  }
+}

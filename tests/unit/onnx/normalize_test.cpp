@@ -108,6 +108,10 @@ TEST_CASE("normalize: meanings that moved") {
               8) == "BatchNormalization(x, s, s, s, s) epsilon=1e-05 momentum=0.9 training_mode=0");
   CHECK(lines("float[1,2,4,4] x, float[2] s", "y = BatchNormalization<spatial=0>(x, s, s, s, s)", 8)
             .find("error[unsupported_operator]") == 0);
+  CHECK(lines("float[2,3] b, float[3,4] a", "y = Einsum<equation=\"ca,ab\">(b, a)", 12) ==
+        "Einsum(b, a) equation=\"ca,ab->bc\"");
+  CHECK(lines("float[2,3] b, float[3,4] a", "y = Einsum<equation=\"...i, ij\">(b, a)", 12) ==
+        "Einsum(b, a) equation=\"...i, ij->...j\"");
   CHECK(lines("float[2,3] x, int64[2,3] i", "y = Scatter(x, i, x)", 9) ==
         "ScatterElements(x, i, x) axis=0 reduction=\"none\"");
 }
