@@ -233,6 +233,61 @@ Outputs max_unpool(const Call& c) {
   return one(take(x, out, from));
 }
 
+/// The largest pixel of each cell of a grid over each region, which whole pixels bound; a cell
+/// without any gives 0. source: https://onnx.ai/onnx/operators/onnx__MaxRoiPool.html (Fast R-CNN)
+Outputs max_roi_pool(const Call& c) {
+  const Tensor &x = *c.input(0), &rois = *c.input(1);
+  const Dims cells = c.n.attrs.ints("pooled_shape");
+  if (x.rank() != 4 || rois.rank() != 2 || rois.dims()[1] != 5 || rois.dtype() != x.dtype())
+    return c.bad("input {} and regions {}", text(x.dims()), text(rois.dims()));
+  if (cells.size() != 2 || cells[0] < 1 || cells[1] < 1)
+    return c.bad_attr("pooled_shape", "{} are not two sizes", text(cells));
+  const double scale = c.n.attrs.f("spatial_scale", 1);
+  const int64_t channels = x.dims()[1];
+  const Dims out{rois.dims()[0], channels, cells[0], cells[1]};
+  FERRULE_TRY(c.fits(DType::f64, out));
+  return with_float(c, x, [&]<class C>() -> Outputs {
+    const View<C> in(x);
+    const View<double> region(rois);
+    std::vector<C> y;
+    y.reserve(static_cast<size_t>(count(out)));
+    for (int64_t r = 0; r < out[0]; ++r) {
+      const double image = region[r * 5];
+      if (!(image >= 0 && image < static_cast<double>(x.dims()[0])))
+        return c.bad("image {} of region {} is out of range", image, r);
+      // Of axis 0 (rows) and 1 (columns): the pixels of each of its cells.
+      std::vector<std::pair<int64_t, int64_t>> bounds[2];
+      for (const int64_t axis : {0, 1}) {
+        const auto pixels = static_cast<double>(x.dims()[2 + axis]);
+        const double first = std::round(region[r * 5 + 2 - axis] * scale),
+                     last = std::round(region[r * 5 + 4 - axis] * scale);
+        const double cell = std::max(last - first + 1, 1.0) / static_cast<double>(cells[axis]);
+        auto pixel = [&](double v) {  // what is no number is none of them, either
+          return v > 0 ? static_cast<int64_t>(std::min(v, pixels)) : 0;
+        };
+        for (int64_t k = 0; k < cells[axis]; ++k) {
+          const auto at = static_cast<double>(k);
+          bounds[axis].emplace_back(pixel(std::floor(at * cell) + first),
+                                    pixel(std::ceil((at + 1) * cell) + first));
+        }
+      }
+      for (int64_t ch = 0; ch < channels; ++ch) {
+        const C* plane =
+            in.data() + (static_cast<int64_t>(image) * channels + ch) * x.dims()[2] * x.dims()[3];
+        for (const auto& [top, bottom] : bounds[0])
+          for (const auto& [left, right] : bounds[1]) {
+            C best = top < bottom && left < right ? plane[top * x.dims()[3] + left] : C{0};
+            for (int64_t i = top; i < bottom; ++i)
+              for (int64_t j = left; j < right; ++j)
+                best = std::max(best, plane[i * x.dims()[3] + j]);
+            y.push_back(best);
+          }
+      }
+    }
+    return one(store(x.dtype(), out, y));
+  });
+}
+
 }  // namespace
 
 std::vector<Entry> pool_table() {
@@ -243,6 +298,7 @@ std::vector<Entry> pool_table() {
       {"GlobalAveragePool", global_average_pool, 1},
       {"GlobalMaxPool", global_max_pool, 1},
       {"GlobalLpPool", global_lp_pool, 1},
+      {"MaxRoiPool", max_roi_pool, 2},
       {"MaxUnpool", max_unpool, 2},
   };
 }

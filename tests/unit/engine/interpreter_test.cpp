@@ -125,6 +125,10 @@ TEST_CASE("pooling") {
              {{"kernel_shape", Dims{3}}, {"pads", Dims{1, 1}}, {"count_include_pad", int64_t{1}}}},
             {x})) == Values{3, 6, 5});
   CHECK(values(run_op({"GlobalAveragePool"}, {f32({1, 2, 1, 2}, {1, 3, 5, 9})})) == Values{2, 7});
+  // Rows 0 to 2 and columns 1 to 2 in two by one cells; a region outside has no pixels.
+  CHECK(values(run_op({"MaxRoiPool", {{"pooled_shape", Dims{2, 1}}}},
+                      {iota({1, 1, 3, 4}), f32({2, 5}, {0, 1, 0, 2, 2, 0, 9, 9, 9, 9})})) ==
+        Values{6, 10, 0, 0});
 }
 
 TEST_CASE("windows over an image without pixels") {
@@ -228,6 +232,44 @@ TEST_CASE("movement") {
   auto [nibbles, p] = Tensor::allocate(DType::u4, {3});
   static_cast<uint8_t*>(p)[0] = 0x21, static_cast<uint8_t*>(p)[1] = 0x03;
   CHECK(values(run_op({"Gather"}, {nibbles, i64({2, 1, 0})})) == Values{3, 2, 1});
+  CHECK(values(run_op({"GatherND"}, {nibbles, Tensor::of_i64({2, 1}, {-1, 0})})) == Values{3, 1});
+  const Tensor pairs({2, 2}, std::vector<std::string>{"a", "b", "c", "d"});
+  CHECK((*run_op({"ReverseSequence"}, {pairs, i64({2, 1})}))[0].strings() ==
+        std::vector<std::string>{"c", "b", "a", "d"});
+  CHECK((*run_op({"Trilu"}, {pairs}))[0].strings() == std::vector<std::string>{"a", "b", "", "d"});
+  CHECK((*run_op({"GatherND", {{"batch_dims", int64_t{1}}}},
+                 {pairs, Tensor::of_i64({2, 1}, {1, 0})}))[0]
+            .strings() == std::vector<std::string>{"b", "c"});
+}
+
+TEST_CASE("movement in runs: whole rows, parts of rows, none") {
+  const Tensor x = iota({2, 2, 3});
+  auto [yes, p] = Tensor::allocate(DType::boolean, {2});
+  static_cast<bool*>(p)[1] = true;
+  CHECK(values(run_op({"Compress", {{"axis", int64_t{1}}}}, {x, yes})) ==
+        Values{3, 4, 5, 9, 10, 11});
+  CHECK(values(run_op({"Compress"}, {x, yes})) == Values{1});
+  CHECK(values(run_op({"ReverseSequence", {{"batch_axis", int64_t{0}}, {"time_axis", int64_t{1}}}},
+                      {x, i64({1, 2})})) == Values{0, 1, 2, 3, 4, 5, 9, 10, 11, 6, 7, 8});
+  CHECK(values(run_op({"Trilu", {{"upper", int64_t{0}}}}, {x, i64({-1})})) ==
+        Values{0, 0, 0, 3, 0, 0, 0, 0, 0, 9, 0, 0});
+  CHECK(values(run_op({"Trilu"}, {x, i64({2})})) == Values{0, 0, 2, 0, 0, 0, 0, 0, 8, 0, 0, 0});
+  for (const int64_t far : {int64_t{-100}, std::numeric_limits<int64_t>::min()})
+    CHECK(values(run_op({"Trilu"}, {x, i64({far})})) == values(run_op({"Identity"}, {x})));
+  CHECK(values(run_op({"GatherND"}, {x, Tensor::of_i64({2, 2}, {-1, 0, 0, 1})})) ==
+        Values{6, 7, 8, 3, 4, 5});
+  CHECK(values(run_op({"GatherND", {{"batch_dims", int64_t{1}}}},
+                      {x, Tensor::of_i64({2, 1}, {1, 0})})) == Values{3, 4, 5, 6, 7, 8});
+  CHECK((*run_op({"GatherND"}, {iota({2, 0}), Tensor::of_i64({3, 1}, {1, 0, 1})}))[0].dims() ==
+        Dims{3, 0});
+  // Signs of zeros do not count, in any type.
+  CHECK(values(run_op({"NonZero"}, {f32({2, 2}, {-0.0F, 1, NAN, 0})})) == Values{0, 1, 1, 0});
+  for (const DType t : {DType::f16, DType::f64, DType::f8e4m3fn, DType::i8, DType::u4}) {
+    CAPTURE(static_cast<int>(t));
+    auto [numbers, bytes] = Tensor::allocate(t, {3});
+    Tensor::put(t, bytes, 0, -0.0), Tensor::put(t, bytes, 2, 2.0);
+    CHECK(values(run_op({"NonZero"}, {numbers})) == Values{2});
+  }
 }
 
 TEST_CASE("texts, transforms and complex numbers: what is right, and what is refused") {
