@@ -191,6 +191,39 @@ Made along_rows(Builder& b, const Value& v) {
   }
 }
 
+/// Letters of either operand alone and of both, kept or summed up, in any order.
+Made einsum_of_two(Builder& b, const Value& v) {
+  Draw& d = b.draw;
+  std::string left, right, out;
+  Dims of_right;
+  auto insert = [&](std::string& s, char c) {
+    const auto at = static_cast<size_t>(d.below(static_cast<int64_t>(s.size()) + 1));
+    s.insert(s.begin() + static_cast<std::ptrdiff_t>(at), c);
+    return static_cast<std::ptrdiff_t>(at);
+  };
+  auto of_w = [&](char c, int64_t size) {
+    const std::ptrdiff_t at = insert(right, c);
+    of_right.insert(of_right.begin() + at, size);
+  };
+  for (int k = 0; k < v.rank(); ++k) {
+    const char c = static_cast<char>('a' + k);
+    left += c;
+    const bool both = d.chance(60);
+    if (both) of_w(c, v.dims[static_cast<size_t>(k)]);
+    if (d.chance(both ? 50 : 90)) insert(out, c);
+  }
+  for (int64_t k = d.below(3); k > 0; --k) {
+    const char c = static_cast<char>('p' + k);
+    of_w(c, d.between(1, 3));
+    if (d.chance(95)) insert(out, c);
+  }
+  const Value w = b.constant(v.dtype, of_right, v.exact ? Mood::exact : b.finite());
+  const bool turned = d.chance(30);
+  return b.node(
+      "Einsum", turned ? std::vector{w, v} : std::vector{v, w},
+      fmt::format("equation = \"{},{}->{}\"", turned ? right : left, turned ? left : right, out));
+}
+
 Made einsum(Builder& b, const Value& v) {
   static const std::vector<Strings> one{{},
                                         {"i->i"},
@@ -199,8 +232,9 @@ Made einsum(Builder& b, const Value& v) {
                                         {"ijkl->ilkj", "ijkl->il"}};
   Draw& d = b.draw;
   if (v.rank() < 1 || v.rank() > 4) return std::nullopt;
-  if (d.chance(40))
+  if (d.chance(30))
     return b.node("Einsum", {v}, "equation = \"" + d.of(one[static_cast<size_t>(v.rank())]) + "\"");
+  if (d.chance(60)) return einsum_of_two(b, v);
   const std::string left = std::string("bhij").substr(static_cast<size_t>(4 - v.rank())),
                     right = d.chance(50) ? "jk" : "kj";
   const int64_t n = d.of({1, 2, 4}), k = v.dims.back();
@@ -288,11 +322,13 @@ Made compound(Builder& b, const Value& v) {
       return b.node("Attention", {v, other(), other()}, fmt::format("is_causal = {}", d.below(2)));
     }
     case 2: {
-      if (rank != 4 || v.numel() == 0 || v.dtype != DType::f32) return std::nullopt;
-      const Value grid = b.constant(v.dtype, {v.dims[0], 3, 2, 2}, Mood::plain);
-      return b.node("GridSample", {v, grid},
-                    "mode = \"" + d.of(Strings{"linear", "nearest"}) + "\", padding_mode = \"" +
-                        d.of(Strings{"zeros", "border"}) + "\"");
+      if ((rank != 4 && rank != 5) || v.numel() == 0 || v.dtype != DType::f32) return std::nullopt;
+      Dims points{v.dims[0], 3, 2, 2};
+      if (rank == 5) points = {v.dims[0], 2, 3, 2, 3};
+      return b.node("GridSample", {v, b.constant(v.dtype, points, Mood::plain)},
+                    fmt::format("mode = \"{}\", padding_mode = \"{}\", align_corners = {}",
+                                d.of(Strings{"linear", "nearest", "cubic"}),
+                                d.of(Strings{"zeros", "border", "reflection"}), d.below(2)));
     }
     default: {
       if (v.dtype != DType::u8 && v.dtype != DType::i8) return std::nullopt;

@@ -123,8 +123,8 @@ template <int B, int KW, int SW, bool Border, bool Whole, int V = 1>
 #pragma GCC unroll 2
     for (int v = 0; v < V; ++v) {
       Vector x[kInputs];
-    // Tap by tap, so that neighbouring sums follow each other. A tap needs the pixels of the one
-    // before it at this distance from the stride, and a new one.
+      // Tap by tap, so that neighbouring sums follow each other. A tap needs the pixels of the one
+      // before it at this distance from the stride, and a new one.
 #pragma GCC unroll 2
       for (int phase = 0; phase < SW; ++phase) {
         const float* p = row + v * kLanes + phase * s.pixel;
@@ -150,21 +150,25 @@ template <int B, int KW, int SW, bool Border, bool Whole, int V = 1>
   for (int v = 0; v < V; ++v) finish<B>(s, j, column, c + v * kLanes, acc[v], lanes, Whole);
 }
 
-/// Any window: no pixel is used twice.
-template <int B>
+/// Any window: no pixel is used twice. Border: some of them may lie outside the image.
+template <int B, bool Border>
 inline void any_block(const RowShape& s, const RowJob& j, int64_t column, int64_t c, Mask lanes,
                       bool whole) {
   Vector acc[B];
   each<B>(acc, [&](Vector, int) { return load(j.bias + c, lanes); });
   const float* row = j.x + c;
   const float* weights = j.weights + c;
+  const int64_t first = column * s.stride - s.pad;
   for (int64_t r = 0; r < j.rows; ++r, row += s.row_step, weights += s.kernel * s.weight_pixel)
     for (int64_t t = 0; t < s.kernel; ++t) {
       const Vector w = load_all(weights + t * s.weight_pixel);
-#pragma GCC unroll 8
-      for (int k = 0; k < B; ++k) {
-        const int64_t x = (column + k) * s.stride - s.pad + t * s.dilation;
-        if (x >= 0 && x < s.width) acc[k] = fma(load(row + x * s.pixel, lanes), w, acc[k]);
+      const int64_t at = first + t * s.dilation;
+      const float* p = row + at * s.pixel;
+#pragma GCC unroll 16
+      for (int k = 0; k < B; ++k, p += s.stride * s.pixel) {
+        const int64_t x = at + k * s.stride;
+        if (Border && (x < 0 || x >= s.width)) continue;
+        acc[k] = fma(whole ? load_all(p) : load(p, lanes), w, acc[k]);
       }
     }
   finish<B>(s, j, column, c, acc, lanes, whole);
@@ -172,9 +176,18 @@ inline void any_block(const RowShape& s, const RowJob& j, int64_t column, int64_
 
 template <int B>
 void any_columns(const RowShape& s, const RowJob& j, int64_t column) {
+  const int64_t first = column * s.stride - s.pad;
+  const bool border =
+      first < 0 || first + (B - 1) * s.stride + (s.kernel - 1) * s.dilation >= s.width;
   for (int64_t c = 0; c < j.channels; c += kLanes) {
     const bool whole = c + kLanes <= j.channels;
-    any_block<B>(s, j, column, c, lanes_of(whole ? kLanes : j.channels - c), whole);
+    const Mask lanes = lanes_of(whole ? kLanes : j.channels - c);
+    if (border)
+      any_block<B, true>(s, j, column, c, lanes, false);
+    else if (whole)
+      any_block<B, false>(s, j, column, c, lanes, true);
+    else
+      any_block<B, false>(s, j, column, c, lanes, false);
   }
 }
 
@@ -217,12 +230,18 @@ constexpr std::array<ColumnsFn, sizeof...(B)> by_columns(std::integer_sequence<i
 template <int KW, int SW>
 constexpr auto kColumns = by_columns<KW, SW>(std::make_integer_sequence<int, kBlock>());
 
+/// For 1, 4 and kBlock columns.
+constexpr std::array<ColumnsFn, 3> kColumns7{columns<1, 7, 1>, columns<4, 7, 1>,
+                                             columns<kBlock, 7, 1>},
+    kAnyColumns{any_columns<1>, any_columns<4>, any_columns<kBlock>};
+
 void row(const RowShape& s, const RowJob& j) {
   const ColumnsFn* fns = nullptr;
   if (s.dilation == 1 && s.kernel == 3)
     fns = s.stride == 1 ? kColumns<3, 1>.data() : s.stride == 2 ? kColumns<3, 2>.data() : nullptr;
   if (s.dilation == 1 && s.kernel == 5)
     fns = s.stride == 1 ? kColumns<5, 1>.data() : s.stride == 2 ? kColumns<5, 2>.data() : nullptr;
+  const auto& others = s.dilation == 1 && s.kernel == 7 && s.stride == 1 ? kColumns7 : kAnyColumns;
   for (int64_t column = j.begin; column < j.end;) {
     const int64_t left = j.end - column;
     // The rest in two equal parts rather than a long and a short one.
@@ -232,9 +251,9 @@ void row(const RowShape& s, const RowJob& j) {
       fns[n - 1](s, j, column);
       column += n;
     } else {
-      const int64_t m = n >= 4 ? 4 : 1;
-      (m == 4 ? any_columns<4> : any_columns<1>)(s, j, column);
-      column += m;
+      const size_t m = left >= kBlock ? 2 : left >= 4 ? 1 : 0;
+      others[m](s, j, column);
+      column += m == 2 ? kBlock : m == 1 ? 4 : 1;
     }
   }
 }

@@ -49,7 +49,7 @@ DepthwiseCase random_depthwise(std::mt19937& engine) {
   DepthwiseCase c{one_of(1, 2),  one_of(1, 70), one_of(1, 24),
                   one_of(1, 40), one_of(1, 6),  one_of(1, 6),
                   one_of(1, 3),  one_of(1, 3),  {}};
-  if (one_of(0, 2)) c.kernel_w = one_of(0, 1) ? 3 : 5, c.stride_w = one_of(1, 2);
+  if (one_of(0, 2)) c.kernel_w = 1 + 2 * one_of(1, 3), c.stride_w = one_of(1, 2);
   if (one_of(0, 4) == 0) c.dilation_h = one_of(1, 3), c.dilation_w = one_of(1, 3);
   c.bias = one_of(0, 3) != 0;
   for (int k = 0; k < 4; ++k)
