@@ -91,7 +91,8 @@ Applicable<KernelPtr> make_convolution(Context&, const KernelCall&);
 Applicable<KernelPtr> make_winograd(Context&, const KernelCall&, int tile);
 /// The tile with which Winograd is faster than the library's convolution; 0 if with none.
 int winograd_tile(const Context&, const KernelCall&);
-/// One filter a channel; not applicable for all others and for tails that registers cannot take.
+/// One filter a channel, or groups of 2 or 4 with as many filters; not applicable for all others
+/// and for tails that registers cannot take.
 Applicable<KernelPtr> make_depthwise(Context&, const KernelCall&);
 /// Up to 8 filters of a channels-last image; not applicable for all others.
 Applicable<KernelPtr> make_few_filters(Context&, const KernelCall&);

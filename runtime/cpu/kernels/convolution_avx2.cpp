@@ -33,6 +33,13 @@ inline Mask lanes_of(int64_t n) {
 }
 inline Mask both(Mask a, Mask b) { return _mm256_and_si256(a, b); }
 
+/// Where each lane of a vector takes its number from.
+using Lanes = __m256i;
+inline Lanes lanes_at(const int32_t* p) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+}
+inline Vector permute(Vector v, Lanes from) { return _mm256_permutevar8x32_ps(v, from); }
+
 #include "runtime/cpu/kernels/depthwise_rows.h"
 #include "runtime/cpu/kernels/first_layer_rows.h"
 

@@ -33,6 +33,11 @@ inline Vector minimum(Vector a, Vector b) { return _mm512_min_ps(a, b); }
 inline Mask lanes_of(int64_t n) { return static_cast<Mask>((1u << n) - 1); }
 inline Mask both(Mask a, Mask b) { return static_cast<Mask>(a & b); }
 
+/// Where each lane of a vector takes its number from.
+using Lanes = __m512i;
+inline Lanes lanes_at(const int32_t* p) { return _mm512_loadu_si512(p); }
+inline Vector permute(Vector v, Lanes from) { return _mm512_permutexvar_ps(from, v); }
+
 #include "runtime/cpu/kernels/depthwise_rows.h"
 #include "runtime/cpu/kernels/first_layer_rows.h"
 

@@ -62,6 +62,9 @@ struct RowShape {
   int64_t kernel = 0, stride = 0, dilation = 1;  ///< along the row
   int64_t pad = 0;
   int64_t weight_pixel = 0;  ///< elements from a tap to the next
+  int64_t group = 1;  ///< channels that a filter reads; grouped ones follow each other in a tap
+  /// Of each channel of a group: the lane in which each filter of a vector finds it.
+  std::vector<std::array<int32_t, 16>> picks;
   int64_t planes = 0, plane_step = 0,
           window_rows = 0;  ///< first layers: input channels, elements of one, kernel height
   bool clipped = false;     ///< to [low, high], before the steps

@@ -1,10 +1,12 @@
-// Depthwise convolutions of channels-last images: one filter a channel. Memory decides their speed:
-// a unit of work is a strip of columns and a chunk of channels whose window rows stay in the L1
-// cache while it walks down the image, so that every pixel comes from the outer caches once. Of
-// images that the L2 cache does not hold it is whole rows.
+// Depthwise convolutions of channels-last images, one filter a channel, and those with groups of 2
+// or 4 channels and as many filters, for which the library has no vectors. Memory decides the
+// speed of the former: a unit of work is a strip of columns and a chunk of channels whose window
+// rows stay in the L1 cache while it walks down the image, so that every pixel comes from the outer
+// caches once. Of images that the L2 cache does not hold it is whole rows.
 #include "runtime/cpu/kernels/convolution_rows.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "runtime/cpu/kernels/register_tail.h"
 #include "runtime/cpu/kernels/vector_work.h"
@@ -76,7 +78,9 @@ class Depthwise final : public Kernel {
         tail_(std::move(tail)) {
     shape_.clipped = tail_.take_clip(shape_.low, shape_.high);
     shape_.ops = tail_.ops();
-    const int64_t products = cut_.rows * cut_.columns * cut_.channels * s_.kernel_h * shape_.kernel;
+    const int64_t products =
+        cut_.rows * cut_.columns * cut_.channels * s_.kernel_h * shape_.kernel * shape_.group;
+    if (shape_.group > 1) text_ = text_.replace(0, std::strlen("depthwise"), "grouped");
     grain_ = std::max<int64_t>(1, parts(kThreadProductsDepthwise, products));
   }
 
@@ -88,11 +92,11 @@ class Depthwise final : public Kernel {
     else
       bias_ = (zeros_.assign(static_cast<size_t>(s_.channels), 0.0f), zeros_.data());
     return guard(call, "reorder", [&]() -> Applicable<> {
-      const std::vector<int64_t> dims{s_.channels, s_.kernel_h, shape_.kernel};
-      const int64_t tap = shape_.weight_pixel;
+      const int64_t k = shape_.kernel, g = shape_.group, tap = shape_.weight_pixel;
+      const std::vector<int64_t> dims{s_.channels, g, s_.kernel_h, k};
       const memory::desc from(dims, memory::data_type::f32,
-                              {s_.kernel_h * shape_.kernel, shape_.kernel, 1});
-      const memory::desc to(dims, memory::data_type::f32, {1, shape_.kernel * tap, tap});
+                              {g * s_.kernel_h * k, s_.kernel_h * k, k, 1});
+      const memory::desc to(dims, memory::data_type::f32, {1, tap, k * g * tap, g * tap});
       weights_ = context.library.pack(*call.inputs[kW].constant, from, to);
       return {};
     });
@@ -138,7 +142,7 @@ class Depthwise final : public Kernel {
     j.x = static_cast<const float*>(x_) +
           (j.rows ? (image * s_.height + top + begin * d) * line : 0) + j.c;
     j.weights = static_cast<const float*>(weights_.data) +
-                (j.rows ? begin * shape_.kernel * shape_.weight_pixel : 0) + j.c;
+                (j.rows ? begin * shape_.kernel * shape_.group * shape_.weight_pixel : 0) + j.c;
     const int64_t out = (image * s_.out_height + row) * s_.out_width;
     j.y = static_cast<float*>(y_) + out * shape_.out_pixel + j.c;
     j.y_offset = out * s_.channels + j.c;
@@ -160,6 +164,10 @@ class Depthwise final : public Kernel {
   Packed weights_;
 };
 
+/// Groups of so many channels and as many filters are taken: with more the library is faster (group
+/// 8 of 128 channels, 28x28, AVX2: 0.47 ms against 0.77; group 4: 1.43 against 0.43).
+bool fits_group(int64_t width) { return width == 1 || width == 2 || width == 4; }
+
 Applicable<> check_depthwise(const KernelCall& call) {
   auto refuse = [&](std::string_view why) {
     return not_applicable(escape(call.layer), "depthwise", why);
@@ -171,8 +179,9 @@ Applicable<> check_depthwise(const KernelCall& call) {
   if (x.dtype != DType::f32 || w.dtype != DType::f32 || y.dtype != DType::f32)
     return refuse(name(x.dtype));
   if (x.rank() != 3 && x.rank() != 4) return refuse(fmt::format("rank {}", x.rank()));
-  if (call.node->attrs.i("group", 1) != x.dims[1] || w.dims[0] != x.dims[1] || w.dims[1] != 1)
-    return refuse("not one filter a channel");
+  if (w.dims[0] != x.dims[1] || !fits_group(w.dims[1]) ||
+      call.node->attrs.i("group", 1) * w.dims[1] != x.dims[1])
+    return refuse("not as many filters as channels in groups of a vector's part");
   if (!channels_last(x) || !channels_last(y)) return refuse("not channels-last");
   if (x.pixel() < 0 || y.pixel() < 0) return refuse("pixels that do not lie at one distance");
   if (x.numel() == 0 || y.numel() == 0) return refuse("an empty operand");
@@ -209,6 +218,12 @@ Applicable<KernelPtr> make_depthwise(Context& context, const KernelCall& call) {
   r.dilation = win.dilations[column] + 1;
   r.pad = win.pads_begin[column];
   r.weight_pixel = round_up(s.channels, 16);
+  r.group = w.dims[1];
+  for (int32_t n = 0; r.group > 1 && n < r.group; ++n) {
+    auto& pick = r.picks.emplace_back();
+    for (int32_t lane = 0; lane < std::ssize(pick); ++lane)
+      pick[static_cast<size_t>(lane)] = lane - lane % static_cast<int32_t>(r.group) + n;
+  }
   RegisterTail tail;
   FERRULE_TRY(tail.build(context, call));
   const bool wide = context.target && context.target->has_isa("avx512f");

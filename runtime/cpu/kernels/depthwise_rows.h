@@ -150,31 +150,39 @@ template <int B, int KW, int SW, bool Border, bool Whole, int V = 1>
   for (int v = 0; v < V; ++v) finish<B>(s, j, column, c + v * kLanes, acc[v], lanes, Whole);
 }
 
-/// Any window: no pixel is used twice. Border: some of them may lie outside the image.
-template <int B, bool Border>
-inline void any_block(const RowShape& s, const RowJob& j, int64_t column, int64_t c, Mask lanes,
-                      bool whole) {
+/// Any window: no pixel is used twice. Border: some of them may lie outside the image. Grouped: a
+/// filter reads s.group channels, which lie in the same vector as its result: a permutation gives
+/// each filter the n-th channel of its group.
+template <int B, bool Border, bool Grouped>
+[[gnu::always_inline]] inline void any_block(const RowShape& s, const RowJob& j, int64_t column,
+                                             int64_t c, Mask lanes, bool whole) {
   Vector acc[B];
   each<B>(acc, [&](Vector, int) { return load(j.bias + c, lanes); });
   const float* row = j.x + c;
   const float* weights = j.weights + c;
   const int64_t first = column * s.stride - s.pad;
-  for (int64_t r = 0; r < j.rows; ++r, row += s.row_step, weights += s.kernel * s.weight_pixel)
+  const int64_t channels = Grouped ? s.group : 1;
+  for (int64_t r = 0; r < j.rows; ++r, row += s.row_step)
     for (int64_t t = 0; t < s.kernel; ++t) {
-      const Vector w = load_all(weights + t * s.weight_pixel);
       const int64_t at = first + t * s.dilation;
-      const float* p = row + at * s.pixel;
+      const float* pixels = row + at * s.pixel;
+      for (int64_t n = 0; n < channels; ++n, weights += s.weight_pixel) {
+        const Vector w = load_all(weights);
+        const Lanes pick = Grouped ? lanes_at(s.picks[static_cast<size_t>(n)].data()) : Lanes();
+        const float* p = pixels;
 #pragma GCC unroll 16
-      for (int k = 0; k < B; ++k, p += s.stride * s.pixel) {
-        const int64_t x = at + k * s.stride;
-        if (Border && (x < 0 || x >= s.width)) continue;
-        acc[k] = fma(whole ? load_all(p) : load(p, lanes), w, acc[k]);
+        for (int k = 0; k < B; ++k, p += s.stride * s.pixel) {
+          const int64_t x = at + k * s.stride;
+          if (Border && (x < 0 || x >= s.width)) continue;
+          const Vector v = whole ? load_all(p) : load(p, lanes);
+          acc[k] = fma(Grouped ? permute(v, pick) : v, w, acc[k]);
+        }
       }
     }
   finish<B>(s, j, column, c, acc, lanes, whole);
 }
 
-template <int B>
+template <int B, bool Grouped>
 void any_columns(const RowShape& s, const RowJob& j, int64_t column) {
   const int64_t first = column * s.stride - s.pad;
   const bool border =
@@ -183,11 +191,11 @@ void any_columns(const RowShape& s, const RowJob& j, int64_t column) {
     const bool whole = c + kLanes <= j.channels;
     const Mask lanes = lanes_of(whole ? kLanes : j.channels - c);
     if (border)
-      any_block<B, true>(s, j, column, c, lanes, false);
+      any_block<B, true, Grouped>(s, j, column, c, lanes, false);
     else if (whole)
-      any_block<B, false>(s, j, column, c, lanes, true);
+      any_block<B, false, Grouped>(s, j, column, c, lanes, true);
     else
-      any_block<B, false>(s, j, column, c, lanes, false);
+      any_block<B, false, Grouped>(s, j, column, c, lanes, false);
   }
 }
 
@@ -196,7 +204,7 @@ void columns(const RowShape& s, const RowJob& j, int64_t column) {
   constexpr int kInputs = (B - 1) * SW + KW;
   const int64_t first = column * SW - s.pad, beyond = first + kInputs - s.width;
   if (first < 1 - KW || beyond > KW - 1) {  // pads as wide as the window
-    for (int k = 0; k < B; ++k) any_columns<1>(s, j, column + k);
+    for (int k = 0; k < B; ++k) any_columns<1, false>(s, j, column + k);
     return;
   }
   const bool border = first < 0 || beyond > 0;
@@ -233,15 +241,24 @@ constexpr auto kColumns = by_columns<KW, SW>(std::make_integer_sequence<int, kBl
 /// For 1, 4 and kBlock columns.
 constexpr std::array<ColumnsFn, 3> kColumns7{columns<1, 7, 1>, columns<4, 7, 1>,
                                              columns<kBlock, 7, 1>},
-    kAnyColumns{any_columns<1>, any_columns<4>, any_columns<kBlock>};
+    kAnyColumns{any_columns<1, false>, any_columns<4, false>, any_columns<kBlock, false>},
+    kGroupedColumns{any_columns<1, true>, any_columns<4, true>, any_columns<kBlock, true>};
 
 void row(const RowShape& s, const RowJob& j) {
   const ColumnsFn* fns = nullptr;
-  if (s.dilation == 1 && s.kernel == 3)
+  const bool dense = s.dilation == 1 && s.group == 1;
+  if (dense && s.kernel == 3)
     fns = s.stride == 1 ? kColumns<3, 1>.data() : s.stride == 2 ? kColumns<3, 2>.data() : nullptr;
-  if (s.dilation == 1 && s.kernel == 5)
+  if (dense && s.kernel == 5)
     fns = s.stride == 1 ? kColumns<5, 1>.data() : s.stride == 2 ? kColumns<5, 2>.data() : nullptr;
-  const auto& others = s.dilation == 1 && s.kernel == 7 && s.stride == 1 ? kColumns7 : kAnyColumns;
+  const auto& others = s.group > 1                               ? kGroupedColumns
+                       : dense && s.kernel == 7 && s.stride == 1 ? kColumns7
+                                                                 : kAnyColumns;
+  const bool checked = others != kColumns7;
+  auto inside = [&](int64_t column, int64_t n) {
+    const int64_t first = column * s.stride - s.pad;
+    return first >= 0 && first + (n - 1) * s.stride + (s.kernel - 1) * s.dilation < s.width;
+  };
   for (int64_t column = j.begin; column < j.end;) {
     const int64_t left = j.end - column;
     // The rest in two equal parts rather than a long and a short one.
@@ -251,9 +268,13 @@ void row(const RowShape& s, const RowJob& j) {
       fns[n - 1](s, j, column);
       column += n;
     } else {
-      const size_t m = left >= kBlock ? 2 : left >= 4 ? 1 : 0;
+      constexpr int64_t kSizes[] = {1, 4, kBlock};
+      size_t m = left >= kBlock ? 2 : left >= 4 ? 1 : 0;
+      // Few columns at a border go one by one, so that the others need no check for each pixel.
+      if (checked && s.pad <= 2 * s.stride)
+        while (m > 0 && !inside(column, kSizes[m])) --m;
       others[m](s, j, column);
-      column += m == 2 ? kBlock : m == 1 ? 4 : 1;
+      column += kSizes[m];
     }
   }
 }
