@@ -117,14 +117,16 @@ Outputs cumulative(const Call& c) {
   return with_number(c, x, [&]<class C>() {
     const View<C> in(x);
     const Lines l = lines(x.dims(), axis);
-    std::vector<C> y(x.numel());
-    for (int64_t line = 0; line < l.size(); ++line) {
-      C sum = kProduct ? 1 : 0;
+    std::vector<C> y(x.numel()), sums(static_cast<size_t>(l.step));
+    for (int64_t o = 0; o < l.outer; ++o) {
+      std::ranges::fill(sums, kProduct ? C{1} : C{0});
       for (int64_t i = 0; i < l.length; ++i) {
-        const int64_t at = l.start(line) + (reverse ? l.length - 1 - i : i) * l.step;
-        const C before = sum;
-        sum = kProduct ? mul(sum, in[at]) : add(sum, in[at]);
-        y[at] = exclusive ? before : sum;
+        const int64_t at = (o * l.length + (reverse ? l.length - 1 - i : i)) * l.step;
+        for (int64_t k = 0; k < l.step; ++k) {
+          const C before = sums[k];
+          sums[k] = kProduct ? mul(before, in[at + k]) : add(before, in[at + k]);
+          y[at + k] = exclusive ? before : sums[k];
+        }
       }
     }
     return one(store(x.dtype(), x.dims(), y));
