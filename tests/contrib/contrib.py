@@ -122,6 +122,8 @@ def cases():
     yield "MultiHeadAttention", heads, [*same, bias, None, None, f32(2, 2, 4, 4), f32(2, 2, 4, 4)], ["y", "present_key", "present_value"]
     yield "MultiHeadAttention", {**heads, "unidirectional": 1}, [*same, bias, None, None, f32(2, 2, 4, 4), f32(2, 2, 4, 4)], ["y", "present_key", "present_value"]
 
+    yield from grouped_queries()
+
     cos, sin = Fixed(f32(16, 2)), Fixed(f32(16, 2))
     for interleaved in (0, 1):
         yield "RotaryEmbedding", {"interleaved": interleaved}, [f32(2, 3, 8), integers(np.int64, 2, 3, below=16), cos, sin], ["y"]
@@ -178,6 +180,97 @@ def cases():
     yield "DynamicQuantizeLSTM", {"hidden_size": hidden}, \
         [f32(length, 1, 5), Fixed(integers(U8, 1, 5, 4 * hidden)), Fixed(integers(U8, 1, hidden, 4 * hidden)), None, None, f32(1, 1, hidden),
          f32(1, 1, hidden), None, *[Fixed(scalar([0.01])), Fixed(scalar([120], U8))] * 2], ["y", "h", "c"]
+
+
+def grouped_queries():
+    """GroupQueryAttention: prompts, single steps and more steps behind a past, with and without what may be added to each."""
+    kv, size, op = 2, 16, "GroupQueryAttention"
+    all_three = ["y", "present_key", "present_value"]
+
+    def operands(batch, length, lengths, total, past=None, heads=4, size=size, packed=False):
+        """`lengths` of the rows, with the new ones; past: how many steps there is room for, or None."""
+        if packed:
+            first = [f32(batch, length, (heads + 2 * kv) * size), None, None]
+        else:
+            first = [f32(batch, length, heads * size), f32(batch, length, kv * size), f32(batch, length, kv * size)]
+        cache = [None, None] if past is None else [f32(batch, kv, past, size), f32(batch, kv, past, size)]
+        return [*first, *cache, np.array(lengths, np.int32) - 1, np.array([total], np.int32)]
+
+    prompt, step = (2, 5, [5, 5], 5), (2, 1, [4, 7], 7, 6)
+    several = (1, 3, [9], 9, 6)  # of one row only
+    plain = {"num_heads": 4, "kv_num_heads": kv}
+    for heads in (2, 4, 6):
+        many = {"num_heads": heads, "kv_num_heads": kv}
+        yield op, many, operands(*prompt, heads=heads), all_three
+        yield op, many, operands(*prompt, heads=heads, packed=True), all_three
+        yield op, many, operands(*step, heads=heads), all_three
+        yield op, many, operands(*step, heads=heads, packed=True), all_three
+    yield op, plain, operands(*prompt), ["y"]
+    yield op, plain, operands(2, 5, [3, 5], 5), all_three  # a row that ends before the other
+    yield op, plain, operands(3, 6, [1, 6, 2], 6), all_three
+    yield op, plain, operands(2, 5, [3, 5], 5, 0), all_three  # a past of length 0
+    yield op, plain, operands(2, 5, [3, 5], 5, 12), all_three  # a past that has room for 12
+    yield op, plain, operands(2, 1, [7, 7], 7, 6), all_three
+    yield op, plain, operands(2, 1, [1, 7], 7, 6), all_three
+    yield op, plain, operands(2, 1, [4, 7], 7, 12), all_three
+    yield op, plain, operands(2, 1, [1, 1], 1, 6), all_three
+    yield op, plain, operands(2, 1, [1, 1], 1), all_three
+    yield op, plain, operands(*several), all_three
+    yield op, plain, operands(1, 3, [9], 9, 12), all_three
+    fixed = operands(*step)
+    fixed[5:7] = Fixed(fixed[5]), Fixed(fixed[6].reshape(()))  # sizes that are known before the run
+    yield op, plain, fixed, all_three
+
+    caches = Fixed(f32(16, size // 2)), Fixed(f32(16, size // 2))
+    for interleaved in (0, 1):
+        turned = {**plain, "do_rotary": 1, "rotary_interleaved": interleaved}
+        for form in (prompt, (2, 5, [3, 5], 5, 0), step, several, (1, 3, [9], 9, 12)):
+            yield op, turned, [*operands(*form), *caches], all_three
+        yield op, turned, [*operands(*prompt, packed=True), *caches], all_three
+        yield op, turned, [*operands(*step, packed=True), *caches], all_three
+        yield op, turned, [*operands(*prompt, size=32), *caches], all_three  # half of each head is turned
+        yield op, turned, [*operands(*step, size=32), *caches], all_three
+        yield op, turned, [*operands(*prompt), *caches, np.array([[2, 3, 4, 5, 6], [0, 1, 2, 3, 4]], np.int64)], all_three
+        yield op, turned, [*operands(2, 5, [5, 5], 5, 0), *caches, np.array([[2, 3, 4, 5, 6], [0, 1, 2, 3, 4]], np.int64)], all_three
+        yield op, turned, [*operands(*step), *caches, np.array([[9], [2]], np.int64)], all_three
+        yield op, turned, [*operands(*several), *caches, np.array([[9, 2, 5]], np.int64)], all_three
+
+    none = [None, None, None]
+    for form in (prompt, step, several, (2, 1, [4, 7], 7, 12)):
+        batch, length, _, total, *_ = form
+        biases = [f32(batch, 4, length, total), f32(1, 4, length, total), f32(batch, 1, length, total), f32(1, 1, length, total)]
+        for window in (1, 2, 3, 20):
+            yield op, {**plain, "local_window_size": window}, operands(*form), all_three
+        yield op, {**plain, "softcap": 0.7}, operands(*form), all_three
+        yield op, {**plain, "scale": 0.4}, operands(*form), all_three
+        yield op, {**plain, "causal": 0}, operands(*form), all_three
+        for bias in biases:
+            yield op, plain, [*operands(*form), *none, bias], all_three
+        yield op, {"num_heads": 2, "kv_num_heads": kv}, [*operands(*form, heads=2), *none, f32(1, 1, length, total)], all_three
+        yield op, {**plain, "softcap": 0.7, "local_window_size": 2, "scale": 0.9}, [*operands(*form), *none, biases[0]], all_three
+        yield op, {**plain, "smooth_softmax": 1}, operands(*form), all_three
+        yield op, plain, [*operands(*form), *none, None, f32(4, low=-3, high=3)], all_three
+        yield op, {**plain, "softcap": 0.7, "local_window_size": 2}, [*operands(*form), *none, biases[2], f32(4, low=-3, high=3)], all_three
+        yield op, {**plain, "smooth_softmax": 1}, [*operands(*form), *none, biases[3]], all_three
+        yield op, {**plain, "do_rotary": 1, "local_window_size": 3}, [*operands(*form), *caches, None, None, f32(4)], all_three
+    for form in (prompt, step):
+        half = [o.astype(np.float16) if o is not None and o.dtype == np.float32 else o for o in operands(*form)]
+        yield op, plain, half, all_three
+
+
+def refused():
+    """(operator, attributes, operands, results, what the message says): calls that must be refused, with their reason."""
+    op, plain = "GroupQueryAttention", {"num_heads": 4, "kv_num_heads": 2}
+    query, key, lengths, total = f32(1, 3, 64), f32(1, 3, 32), np.array([2], np.int32), np.array([3], np.int32)
+    operands = [query, key, key, None, None, lengths, total]
+    yield op, {**plain, "qk_output": 1}, operands, ["y", "k", "v", "qk"], "qk_output"
+    yield op, {**plain, "k_quant_type": "PER_TENSOR", "v_quant_type": "PER_TENSOR"}, operands, ["y"], "k_quant_type"
+    yield op, {**plain, "sliding_window_cache": 1, "local_window_size": 2}, operands, ["y"], "sliding_window_cache"
+    yield op, plain, [*operands, *[None] * 7, f32(16), f32(16)], ["y"], "q_norm_weight"
+    yield op, {**plain, "do_rotary": 1}, operands, ["y"], "cos_cache"
+    yield op, {**plain, "causal": 0, "local_window_size": 2}, operands, ["y"], "local_window_size"
+    yield op, {"num_heads": 4, "kv_num_heads": 3}, operands, ["y"], "kv_num_heads"
+    yield op, plain, [query, key, None, None, None, lengths, total], ["y"], "values"
 
 
 def model_of(op, attributes, operands, results):
@@ -239,6 +332,11 @@ def main():
             continue
         with np.load(outputs) as got:
             report.check(what, next((f"{name}: {text}" for name, w in want.items() if (text := compared(op, got[name], w))), None))
+    for number, (op, attributes, operands, results, reason) in enumerate(refused()):
+        if fnmatch.fnmatch(op, wanted):
+            path = report.folder / f"refused{number}.onnx"
+            onnx.save(typed(model_of(op, attributes, operands, results)[0], {r: operands[0] for r in results}), path)
+            report.check(f"{op} {attributes} is refused", harness.refusal(harness.run("explain", path), harness.UNSUPPORTED, reason))
     if wanted == "*":  # none is there untested
         text = (HERE.parent.parent / "rules/ops/contrib_functions.yaml").read_text()
         described = set(re.findall(rf"- op: (\w+)\n    domain: {DOMAIN}\n", text))
