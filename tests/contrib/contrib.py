@@ -5,10 +5,12 @@ usage: run [GLOB]
   GLOB: only the operators that match.
 """
 import fnmatch
+import itertools
 import pathlib
 import re
 import sys
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
@@ -110,6 +112,22 @@ def cases():
     yield "Attention", {"num_heads": 2, "scale": 0.3, "mask_filter_value": -50.0}, [x, weights, bias, mask], ["y"]
     yield "Attention", {"num_heads": 2, "qkv_hidden_sizes": [8, 8, 4]}, [x, Fixed(f32(8, 20)), Fixed(f32(20))], ["y"]
 
+    for kind in (U8, I8):
+        q = [Fixed(integers(kind, *size)) for size in ((10, 8), (6, 8), (2, 8), (8,), (8,))]
+        scale, zero = Fixed(scalar(0.02)), Fixed(scalar(7, kind))
+        op = "QEmbedLayerNormalization"
+        yield op, {}, [ids, segments, *q, None, *[scale] * 5, *[zero] * 5], ["y", "mask_index"]
+        yield op, {"epsilon": 1e-4}, [ids, None, q[0], q[1], None, q[3], q[4], mask, scale, scale, None, scale, scale, zero, zero, None, zero, zero], ["y", "mask_index"]
+    for kind, causal in itertools.product((U8, I8), (0, 1)):
+        heads = {"num_heads": 2, "unidirectional": causal}
+        quantized = [integers(U8, 2, 3, 8), Fixed(weights_of(kind, 8, 48)), Fixed(f32(48)), Fixed(scalar(0.01)), Fixed(scalar(0.02))]
+        zeros = [Fixed(scalar(120, U8)), Fixed(scalar(5, kind))]
+        yield "QAttention", heads, quantized, ["y"]
+        for words in (None, np.array([2, 3], np.int32), mask):
+            yield "QAttention", heads, [*quantized, words, *zeros], ["y"]
+        yield "QAttention", heads, [*quantized[:4], Fixed(f32(48, low=0.01, high=0.02)), None, zeros[0], Fixed(integers(kind, 48, below=9))], ["y"]
+        yield "QAttention", heads, [*quantized, None, *zeros, f32(2, 2, 2, 4, 8)], ["y", "present"]
+
     query, key, value, bias = f32(2, 3, 8), f32(2, 5, 8), f32(2, 5, 8), Fixed(f32(24))
     heads = {"num_heads": 2}
     yield "MultiHeadAttention", heads, [query, key, value], ["y"]
@@ -122,6 +140,7 @@ def cases():
     yield "MultiHeadAttention", heads, [*same, bias, None, None, f32(2, 2, 4, 4), f32(2, 2, 4, 4)], ["y", "present_key", "present_value"]
     yield "MultiHeadAttention", {**heads, "unidirectional": 1}, [*same, bias, None, None, f32(2, 2, 4, 4), f32(2, 2, 4, 4)], ["y", "present_key", "present_value"]
 
+    yield from renamed()
     yield from grouped_queries()
 
     cos, sin = Fixed(f32(16, 2)), Fixed(f32(16, 2))
@@ -161,15 +180,43 @@ def cases():
         yield "QLinearSoftmax", {"axis": -1, "opset": 13}, [x, *q, Fixed(scalar(1 / 256)), Fixed(scalar(0 if kind == U8 else -128, kind))], ["y"]
         image = integers(kind, 1, 3, 6, 6)
         yield "QLinearGlobalAveragePool", {}, [image, *q, *out], ["y"]
+        rows = integers(kind, 1, 6, 6, 4)  # with the channels in the last place, or the second
+        turned = np.ascontiguousarray(rows.transpose(0, 3, 1, 2))
+        for last, pixels in ((0, turned), (1, rows)):
+            yield "QLinearConv", {"channels_last": last, "pads": [1, 1, 1, 1]}, \
+                [pixels, *q, Fixed(weights_of(I8, 5, 4, 3, 3)), Fixed(f32(5, low=0.01, high=0.02)), Fixed(np.zeros(5, I8)), *out, Fixed(integers(np.int32, 5, below=1000))], ["y"]
+            yield "QLinearConv", {"channels_last": last, "group": 4, "kernel_shape": [3, 3], "strides": [2, 2]}, \
+                [pixels, *q, Fixed(weights_of(I8, 4, 1, 3, 3)), Fixed(scalar(0.01)), Fixed(scalar(0, I8)), *out], ["y"]
+            yield "QLinearAveragePool", {"channels_last": last, "kernel_shape": [2, 2], "strides": [2, 2]}, [pixels, *q, *out], ["y"]
+            yield "QLinearGlobalAveragePool", {"channels_last": last}, [pixels, *q, *out], ["y"]
+        yield "NhwcMaxPool", {"kernel_shape": [2, 2], "strides": [2, 2]}, [rows], ["y"]
+        yield "NhwcMaxPool", {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [1, 2]}, [rows], ["y"]
+        yield "NhwcMaxPool", {"kernel_shape": [3]}, [integers(kind, 1, 6, 4)], ["y"]
         yield "QLinearAveragePool", {"kernel_shape": [2, 2], "strides": [2, 2]}, [image, *q, *out], ["y"]
         yield "QLinearWhere", {}, [integers(U8, 4, 6, below=2).astype(bool), x, *q, z, *q, *out], ["y"]
 
-    for depth, block in ((32, 16), (48, 32)):
+    for bits, (depth, block) in itertools.product((2, 4, 8), ((32, 16), (48, 32), (80, 32), (128, 128), (200, 64))):
         blocks = -(-depth // block)
-        shape = {"K": depth, "N": 6, "bits": 4, "block_size": block}
-        b, scales = Fixed(integers(U8, 6, blocks, block // 2)), Fixed(f32(6 * blocks))
+        shape = {"K": depth, "N": 6, "bits": bits, "block_size": block}
+        b, scales = Fixed(integers(U8, 6, blocks, block * bits // 8)), Fixed(f32(6 * blocks))
+        packed = Fixed(integers(U8, 6 * -(-blocks * bits // 8)))
         yield "MatMulNBits", shape, [f32(3, depth), b, scales], ["y"]
-        yield "MatMulNBits", shape, [f32(2, 3, depth), b, scales, Fixed(integers(U8, 6 * ((blocks + 1) // 2)))], ["y"]
+        yield "MatMulNBits", shape, [f32(2, 3, depth), b, scales, packed], ["y"]
+        yield "MatMulNBits", {**shape, "accuracy_level": 1}, [f32(3, depth), b, Fixed(f32(6, blocks)), packed, None, Fixed(f32(6))], ["y"]
+        if bits < 8:  # ONNX Runtime has no zeros between numbers of 8 bits
+            yield "MatMulNBits", shape, [f32(3, depth), b, scales, Fixed(f32(6, blocks, low=0, high=2**bits))], ["y"]
+    for bits, zeros, block, width in itertools.product((2, 4, 8), (False, True), (16, 32), (64, 96)):
+        blocks = width // block
+        table, scales = Fixed(integers(U8, 7, width * bits // 8)), Fixed(f32(7, blocks))
+        more = [Fixed(integers(U8, 7, -(-blocks * bits // 8)))] if zeros else []
+        shape = {"bits": bits, "block_size": block, "gather_axis": 0, "quantize_axis": 1}
+        yield "GatherBlockQuantized", shape, [table, integers(np.int64, 2, 3, below=7), scales, *more], ["y"]
+    for kind, zeros in itertools.product((ml_dtypes.int4, ml_dtypes.uint4), (False, True)):
+        numbers = [Fixed(integers(U8, *shape, below=8).astype(kind)) for shape in ((7, 32), (7, 2), (32, 7), (2, 7))]
+        at = integers(np.int32, 2, 3, below=7)
+        yield "GatherBlockQuantized", {"block_size": 16}, [numbers[0], at, Fixed(f32(7, 2)), *([numbers[1]] if zeros else [])], ["y"]
+        yield "GatherBlockQuantized", {"block_size": 16, "gather_axis": 1, "quantize_axis": 0}, \
+            [numbers[2], at, Fixed(f32(2, 7)), *([numbers[3]] if zeros else [])], ["y"]
     hidden, length = 4, 3
     for directions, form in ((1, "forward"), (1, "reverse"), (2, "bidirectional")):
         packed = [Fixed(weights_of(I8, directions, 5, 4 * hidden)), Fixed(weights_of(I8, directions, hidden, 4 * hidden))]
@@ -180,6 +227,38 @@ def cases():
     yield "DynamicQuantizeLSTM", {"hidden_size": hidden}, \
         [f32(length, 1, 5), Fixed(integers(U8, 1, 5, 4 * hidden)), Fixed(integers(U8, 1, hidden, 4 * hidden)), None, None, f32(1, 1, hidden),
          f32(1, 1, hidden), None, *[Fixed(scalar([0.01])), Fixed(scalar([120], U8))] * 2], ["y", "h", "c"]
+
+
+def renamed():
+    """What ONNX has under another name, and small ones that it has not."""
+    x = f32(2, 3, 4)
+    yield "TransposeMatMul", {"transA": 1, "alpha": 0.5}, [f32(2, 4, 3), f32(2, 4, 5)], ["y"]
+    yield "TransposeMatMul", {"transB": 1}, [f32(3, 4), Fixed(f32(5, 4))], ["y"]
+    yield "Trilu", {}, [f32(2, 4, 5)], ["y"]
+    yield "Trilu", {"upper": 0}, [f32(2, 4, 5), scalar(1, np.int64)], ["y"]
+    for axis in (0, 2, -1, -2):
+        yield "ExpandDims", {}, [x, Fixed(scalar(axis, np.int32))], ["y"]
+    yield "Range", {}, [scalar(1), scalar(7), scalar(1.5)], ["y"]
+    yield "Range", {}, [scalar([1], np.int64), scalar([7], np.int64)], ["y"]
+    yield "Range", {}, [Fixed(scalar([1], np.int32)), Fixed(scalar([7], np.int32)), Fixed(scalar([2], np.int32))], ["y"]
+    yield "GatherND", {}, [x, integers(np.int32, 2, 2, below=2)], ["y"]
+    yield "GatherND", {}, [x, integers(np.int64, 3, 1, below=2)], ["y"]
+    yield "Pad", {}, [f32(2, 3), Fixed(np.array([0, 1, 2, 1]))], ["y"]
+    yield "Pad", {}, [f32(2, 3), Fixed(np.array([0, -1, 2, 1])), scalar([3.0])], ["y"]
+    yield "Pad", {"mode": "reflect"}, [f32(2, 3), Fixed(np.array([[0, 1, 0, 2]]))], ["y"]
+    yield "Pad", {"mode": "edge"}, [f32(2, 3), np.array([0, 1, 1, 2])], ["y"]
+    yield "Unique", {}, [integers(np.int64, 9, below=4).astype(np.float32)], ["y", "index", "counts"]
+    for mode, padding, corners in itertools.product(("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection"), (0, 1)):
+        yield "GridSample", {"mode": mode, "padding_mode": padding, "align_corners": corners}, [f32(1, 2, 4, 5), f32(1, 3, 3, 2, low=-1.3, high=1.3)], ["y"]
+    for metric, kind in itertools.product(("sqeuclidean", "euclidean"), (np.float32, np.float64)):
+        yield "CDist", {"metric": metric}, [f32(4, 3).astype(kind), f32(5, 3).astype(kind)], ["y"]
+    for length, size in itertools.product((1, 2, 3, 9), (1, 2, 3)):
+        yield "NGramRepeatBlock", {"ngram_size": size}, [integers(np.int64, 3, length, below=3), f32(3, 5)], ["y"]
+    for activation in ("silu", "swish", "sigmoid"):
+        yield "GatedRMSNorm", {"activation": activation}, [f32(2, 3, 8), Fixed(f32(8)), f32(2, 3, 8)], ["y"]
+        yield "GatedRMSNorm", {"activation": activation, "epsilon": 1e-3}, [f32(2, 3, 8), Fixed(f32(4)), f32(2, 3, 8)], ["y"]
+    yield "ScaledSiLU", {"alpha": 0.7}, [f32(2, 3)], ["y"]
+    yield "ScaledSiLU", {}, [f32(2, 3), scalar(1.5)], ["y"]
 
 
 def grouped_queries():
@@ -271,6 +350,12 @@ def refused():
     yield op, {**plain, "causal": 0, "local_window_size": 2}, operands, ["y"], "local_window_size"
     yield op, {"num_heads": 4, "kv_num_heads": 3}, operands, ["y"], "kv_num_heads"
     yield op, plain, [query, key, None, None, None, lengths, total], ["y"], "values"
+    shape = {"K": 32, "N": 6, "block_size": 16}
+    b, scales = Fixed(integers(U8, 6, 2, 8)), Fixed(f32(12))
+    yield "MatMulNBits", shape, [f32(3, 32), b, scales, None, Fixed(integers(np.int32, 32, below=2))], ["y"], "g_idx"
+    yield "MatMulNBits", {**shape, "bits": 3}, [f32(3, 32), b, scales], ["y"], "bits"
+    yield "MatMulNBits", {**shape, "weight_prepacked": 1}, [f32(3, 32), b, scales], ["y"], "weight_prepacked"
+    yield "CDist", {"metric": "cosine"}, [f32(3, 2), f32(4, 2)], ["y"], "metric"
 
 
 def model_of(op, attributes, operands, results):
