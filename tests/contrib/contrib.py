@@ -1,4 +1,4 @@
-"""The operators of rules/ops/contrib_functions.yaml against ONNX Runtime's own kernels: each in all its forms, on random operands, some
+"""The operators of rules/ops/contrib*.yaml against ONNX Runtime's own kernels: each in all its forms, on random operands, some
 of them constants. Last line: "N passed, N failed".
 
 usage: run [GLOB]
@@ -89,6 +89,22 @@ def cases():
     yield "SimplifiedLayerNormalization", {"axis": -1, "epsilon": 1e-4}, [x, Fixed(gamma)], ["y"]
     yield "SkipSimplifiedLayerNormalization", {"epsilon": 1e-3}, [x, skip, Fixed(gamma), Fixed(bias)], ["y", None, None, "sum"]
 
+    for other in (f32(1, 3, 8), f32(3, 8)):
+        yield "SkipSimplifiedLayerNormalization", {}, [x, other, Fixed(gamma)], ["y", None, None, "sum"]
+        yield "SkipLayerNormalization", {}, [x, other, Fixed(gamma), Fixed(beta), Fixed(bias)], ["y", None, None, "sum"]
+    yield "SkipSimplifiedLayerNormalization", {}, [f32(4, 8), f32(4, 8), Fixed(gamma)], ["y"]
+    yield "SkipSimplifiedLayerNormalization", {}, [x, skip, gamma], ["y", None, "inv_std"]
+    half = [v.astype(np.float16) for v in (x, skip, gamma)]
+    yield "SkipSimplifiedLayerNormalization", {}, half, ["y", None, None, "sum"]
+    yield "SimplifiedLayerNormalization", {}, [half[0], half[2]], ["y"]
+    yield "SimplifiedLayerNormalization", {"axis": 2}, [x, Fixed(gamma)], ["y", "inv_std"]
+
+    for op in ("Gelu", "FastGelu", "QuickGelu"):
+        yield op, {}, [3 * x], ["y"]
+    yield "QuickGelu", {"alpha": 1.3}, [3 * x], ["y"]
+    yield "BiasGelu", {}, [3 * x, Fixed(bias)], ["y"]
+    yield "FastGelu", {}, [3 * x, Fixed(bias)], ["y"]
+
     ids, segments = integers(np.int32, 2, 3, below=10), integers(np.int32, 2, 3, below=2)
     words, places, parts = Fixed(f32(10, 8)), Fixed(f32(6, 8)), Fixed(f32(2, 8))
     mask = np.array([[1, 1, 0], [1, 1, 1]], np.int32)
@@ -156,6 +172,11 @@ def cases():
     yield "DequantizeLinear", {}, [integers(U8, 2, 3), Fixed(scalar(0.02)), Fixed(scalar(120, U8))], ["y"]
     yield "DequantizeLinear", {}, [integers(np.int16, 2, 3), Fixed(f32(3)), Fixed(integers(np.int16, 3))], ["y"]
 
+    yield "QuantizeLinear", {}, [f32(2, 4), Fixed(scalar(0.02)), Fixed(scalar(-5, np.int16))], ["y"]
+    yield "QuantizeLinear", {}, [f32(2, 4), Fixed(scalar(0.02))], ["y"]
+    yield "DequantizeLinear", {}, [integers(np.int32, 2, 3, below=1000), Fixed(scalar(0.02))], ["y"]
+    yield "DequantizeLinear", {}, [Fixed(integers(U8, 2, 4, below=8).astype(ml_dtypes.int4)), Fixed(scalar(0.02)), Fixed(scalar(1, ml_dtypes.int4))], ["y"]
+
     a, scale, zero = integers(U8, 4, 8), scalar(0.01), scalar(128, U8)
     for kind in (U8, I8):
         b = Fixed(weights_of(kind, 8, 5))
@@ -205,6 +226,9 @@ def cases():
         yield "MatMulNBits", {**shape, "accuracy_level": 1}, [f32(3, depth), b, Fixed(f32(6, blocks)), packed, None, Fixed(f32(6))], ["y"]
         if bits < 8:  # ONNX Runtime has no zeros between numbers of 8 bits
             yield "MatMulNBits", shape, [f32(3, depth), b, scales, Fixed(f32(6, blocks, low=0, high=2**bits))], ["y"]
+    for kind, (depth, width, block) in itertools.product((0, 1), ((32, 8, 16), (40, 3, 16), (30, 3, 32), (25, 3, 16))):
+        yield "MatMulBnb4", {"K": depth, "N": width, "block_size": block, "quant_type": kind}, \
+            [f32(3, depth), Fixed(integers(U8, -(-width * depth // 2))), Fixed(f32(-(-width * depth // block)))], ["y"]
     for bits, zeros, block, width in itertools.product((2, 4, 8), (False, True), (16, 32), (64, 96)):
         blocks = width // block
         table, scales = Fixed(integers(U8, 7, width * bits // 8)), Fixed(f32(7, blocks))
@@ -355,6 +379,7 @@ def refused():
     yield "MatMulNBits", shape, [f32(3, 32), b, scales, None, Fixed(integers(np.int32, 32, below=2))], ["y"], "g_idx"
     yield "MatMulNBits", {**shape, "bits": 3}, [f32(3, 32), b, scales], ["y"], "bits"
     yield "MatMulNBits", {**shape, "weight_prepacked": 1}, [f32(3, 32), b, scales], ["y"], "weight_prepacked"
+    yield "MatMulBnb4", {"K": 32, "N": 8, "block_size": 16, "quant_type": 1, "transB": 0}, [f32(3, 32), Fixed(integers(U8, 128)), Fixed(f32(16))], ["y"], "transB"
     yield "CDist", {"metric": "cosine"}, [f32(3, 2), f32(4, 2)], ["y"], "metric"
 
 
@@ -423,8 +448,8 @@ def main():
             onnx.save(typed(model_of(op, attributes, operands, results)[0], {r: operands[0] for r in results}), path)
             report.check(f"{op} {attributes} is refused", harness.refusal(harness.run("explain", path), harness.UNSUPPORTED, reason))
     if wanted == "*":  # none is there untested
-        text = (HERE.parent.parent / "rules/ops/contrib_functions.yaml").read_text()
-        described = set(re.findall(rf"- op: (\w+)\n    domain: {DOMAIN}\n", text))
+        texts = (path.read_text() for path in (HERE.parent.parent / "rules/ops").glob("contrib*.yaml"))
+        described = {op for text in texts for op in re.findall(rf"- op: (\w+)\n    domain: {DOMAIN}\n", text)}
         report.check("every operator has cases", f"none for {sorted(described - seen)}" if described - seen else None)
     return report.finish()
 
