@@ -320,6 +320,10 @@ def grouped_queries():
     yield op, plain, operands(2, 1, [1, 1], 1), all_three
     yield op, plain, operands(*several), all_three
     yield op, plain, operands(1, 3, [9], 9, 12), all_three
+    for length, lengths, room in ((1, [6], 6), (3, [6], 6), (2, [5], 8), (4, [4], 6)):  # keys that are all past ones
+        shared = operands(1, length, lengths, lengths[0], room)
+        shared[1:3] = f32(1, 0, kv * size), f32(1, 0, kv * size)
+        yield op, plain, shared, all_three
     fixed = operands(*step)
     fixed[5:7] = Fixed(fixed[5]), Fixed(fixed[6].reshape(()))  # sizes that are known before the run
     yield op, plain, fixed, all_three
