@@ -328,6 +328,17 @@ struct Session::State {
     return StagedExecutable::make(c.plan_, std::move(graph), std::move(stages));
   }
 
+  /// Kernels move bytes: none of them makes texts.
+  static Status no_texts(const Plan& plan) {
+    for (NodeId n : plan.graph.order())
+      for (ValueId v : plan.graph.node(n).outputs)
+        if (v && plan.graph.value(v).type.dtype == DType::string)
+          return error(Code::unsupported_type, "run",
+                       fmt::format("{} of type {}", escape(plan.graph.value(v).name),
+                                   str(plan.graph.value(v).type)));
+    return {};
+  }
+
   /// `not_lowered`: why not, where the plan has no programs.
   Status prepare(Compiled& c, const Shapes& shapes, const Error* not_lowered) const {
     const auto start = Clock::now();
@@ -337,13 +348,15 @@ struct Session::State {
     context.own_weights = own_weights;
     Backend* by = backend;
     using Made = Applicable<std::unique_ptr<Executable>>;
+    const bool staged = options.in_stages && by->name() != "reference" && by->name() != "null";
+    const Status texts = staged ? no_texts(c.plan_) : Status{};
+    if (!texts && !not_lowered) not_lowered = &texts.error();
     Made executable = not_lowered ? Made(fail(Refusal(*not_lowered))) : by->prepare(context);
     const StagedExecutable* stages = nullptr;
-    if (!executable && options.in_stages && by->name() != "reference" && by->name() != "null" &&
-        cannot_run(executable.error())) {
-      FERRULE_ASSIGN(auto staged, prepare_stages(c, *by, shapes));
-      stages = static_cast<const StagedExecutable*>(staged.get());
-      executable = std::move(staged);
+    if (!executable && staged && cannot_run(executable.error())) {
+      FERRULE_ASSIGN(auto made, prepare_stages(c, *by, shapes));
+      stages = static_cast<const StagedExecutable*>(made.get());
+      executable = std::move(made);
     }
     // auto: what a backend cannot do at all (a size known only during the run) the reference does.
     if (!executable && options.backend == "auto" && !options.require_device &&

@@ -1,8 +1,9 @@
 // Ensembles of decision trees of ai.onnx.ml: read into one form, and each row followed from root to
 // leaf. A tree whose nodes lead in a circle is refused.
 #include <map>
+#include <set>
 
-#include "engine/interpreter/internal.h"
+#include "engine/interpreter/learned.h"
 
 namespace ferrule::interp {
 namespace {
@@ -191,8 +192,16 @@ Result<Forest> branches_and_leaves(const Call& c) {
 
 enum class Aggregate : uint8_t { average, sum, min, max };
 
-/// What the leaves say, by row and target.
-Result<std::vector<double>> summed(const Call& c, const Forest& f, int64_t targets, Aggregate how) {
+/// What the leaves say, by row and target, and of which targets any leaf says something.
+struct Sums {
+  std::vector<double> of;
+  std::vector<bool> said;
+};
+
+/// `single`: sums are rounded to f32 step by step, as ONNX Runtime has them: whether one is above a
+/// threshold, and which of two is larger, hangs on that.
+Result<Sums> summed(const Call& c, const Forest& f, int64_t targets, Aggregate how,
+                    bool single = false) {
   const Tensor& x = *c.input(0);
   if (!is_float(x.dtype()) && !is_integral(x.dtype())) return c.unsupported_type(x);
   if (x.rank() != 2) return c.bad("its input is {}, no matrix", text(x.dims()));
@@ -203,8 +212,9 @@ Result<std::vector<double>> summed(const Call& c, const Forest& f, int64_t targe
     for (const auto& [target, weight] : s.leaf)
       if (target < 0 || target >= targets) return c.bad("target {} of {}", target, targets);
   const View<double> v(x);
-  std::vector<double> y(static_cast<size_t>(rows * targets));
-  std::vector<bool> set(y.size());
+  Sums sums;
+  auto& [y, set] = sums;
+  y.resize(static_cast<size_t>(rows * targets)), set.resize(y.size());
   for (int64_t r = 0; r < rows; ++r) {
     if (c.options.cancel && c.options.cancel->stopped())
       return error(Code::cancelled, c.place(), "time is up");
@@ -219,14 +229,14 @@ Result<std::vector<double>> summed(const Call& c, const Forest& f, int64_t targe
                   : how == Aggregate::min ? std::min(y[at], weight)
                                           : std::max(y[at], weight);
         else
-          y[at] += weight;
+          y[at] = single ? static_cast<float>(y[at] + weight) : y[at] + weight;
         set[at] = true;
       }
     }
   }
   if (how == Aggregate::average && !f.roots.empty())
     for (double& sum : y) sum /= static_cast<double>(f.roots.size());
-  return y;
+  return sums;
 }
 
 Outputs tree_ensemble(const Call& c) {
@@ -235,8 +245,8 @@ Outputs tree_ensemble(const Call& c) {
   if (targets < 1) return c.bad_attr("n_targets", "{}", targets);
   if (how < 0 || how > 3) return c.bad_attr("aggregate_function", "{}", how);
   if (c.n.attrs.i("post_transform", 0) != 0) return c.unsupported("it transforms its results");
-  FERRULE_ASSIGN(const auto y, summed(c, f, targets, static_cast<Aggregate>(how)));
-  return one(store(c.input(0)->dtype(), {c.input(0)->dims()[0], targets}, y));
+  FERRULE_ASSIGN(const Sums y, summed(c, f, targets, static_cast<Aggregate>(how)));
+  return one(store(c.input(0)->dtype(), {c.input(0)->dims()[0], targets}, y.of));
 }
 
 Outputs tree_regressor(const Call& c) {
@@ -250,20 +260,116 @@ Outputs tree_regressor(const Call& c) {
   const std::string word = c.n.attrs.s("aggregate_function", "SUM");
   const auto how = kHow.find(word);
   if (how == kHow.end()) return c.bad_attr("aggregate_function", "\"{}\"", escape(word));
-  if (c.n.attrs.s("post_transform", "NONE") != "NONE")
-    return c.unsupported("it transforms its results");
-  FERRULE_ASSIGN(auto y, summed(c, f, targets, how->second));
+  FERRULE_ASSIGN(Sums sums, summed(c, f, targets, how->second));
+  auto& y = sums.of;
   const auto base = either(c, "base_values");
   if (!base.empty() && std::ssize(base) != targets && base.size() != 1)
     return c.bad_attr("base_values", "{} of them for {} targets", base.size(), targets);
   for (size_t i = 0; i < y.size() && !base.empty(); ++i) y[i] += base[i % base.size()];
+  const std::string post = c.n.attrs.s("post_transform", "NONE");
+  for (auto row = std::span(y); !row.empty(); row = row.subspan(targets))
+    FERRULE_TRY(transform_targets(c, post, row.first(targets)));
   return one(store(DType::f32, {c.input(0)->dims()[0], targets}, y));
+}
+
+/// Scores of two classes, of which leaves may name one alone: what ONNX leaves open is here as ONNX
+/// Runtime has it.
+class TwoClasses {
+ public:
+  TwoClasses(const Forest& f, std::vector<double> base, std::string how)
+      : base_(std::move(base)), how_(std::move(how)) {
+    std::set<int64_t> named;
+    for (const Split& s : f.nodes)
+      for (const auto& [target, weight] : s.leaf) {
+        named.insert(target);
+        positive_ &= weight >= 0;
+      }
+    alone_ = named.size() == 1;
+  }
+
+  /// One row: which class it is, and its scores in place.
+  Result<int64_t> decide(const Call& c, std::span<double> row, bool first, bool second) const {
+    const auto f32 = [](double v) { return static_cast<double>(static_cast<float>(v)); };
+    if (base_.size() == 2) {
+      if (second) {
+        row[1] = f32(base_[1] + row[0]);
+        row[0] = -row[1];
+      } else {
+        row[1] = f32(row[1] + base_[1]);
+        row[0] = f32(row[0] + base_[0]);
+      }
+    } else if (base_.size() == 1) {
+      row[0] = f32(row[0] + base_[0]);
+    }
+    const bool complement = alone_ && positive_;
+    const double score = second ? row[1] : first ? row[0] : 0;
+    const int64_t chosen = score > (complement ? 0.5 : 0);
+    if (!second && base_.size() != 2) {
+      FERRULE_ASSIGN(const auto scores, two_scores(c, how_, row[0], complement));
+      row[0] = scores[0], row[1] = scores[1];
+      return chosen;
+    }
+    if (!first) row[0] = 0;  // what no leaf names is 0, with a base value, too
+    if (!second) row[1] = 0;
+    FERRULE_TRY(post_transform(c, how_, row));
+    return chosen;
+  }
+
+  bool alone() const { return alone_; }
+
+ private:
+  std::vector<double> base_;
+  std::string how_;
+  bool positive_ = true;  ///< no weight is below 0
+  bool alone_ = false;    ///< all leaves name the same class
+};
+
+Outputs tree_classifier(const Call& c) {
+  FERRULE_ASSIGN(const Forest f, numbered(c, "class"));
+  const Labels labels = labels_of(c, "classlabels_int64s");
+  const auto classes = static_cast<int64_t>(labels.size());
+  if (classes < 1) return c.bad("no names of classes");
+  const bool single = c.input(0)->dtype() != DType::f64;
+  FERRULE_ASSIGN(Sums sums, summed(c, f, classes, Aggregate::sum, single));
+  auto& y = sums.of;
+  const auto base = either(c, "base_values");
+  if (!base.empty() && std::ssize(base) != classes && base.size() != 1)
+    return c.bad_attr("base_values", "{} of them for {} classes", base.size(), classes);
+  const std::string how = c.n.attrs.s("post_transform", "NONE");
+  const TwoClasses two(f, base, how);
+  const int64_t rows = c.input(0)->dims()[0];
+  std::vector<int64_t> best;
+  for (int64_t r = 0; r < rows; ++r) {
+    const auto row = std::span(y).subspan(r * classes, classes);
+    const auto said = [&](int64_t k) { return sums.said[static_cast<size_t>(r * classes + k)]; };
+    if (classes == 2) {
+      FERRULE_ASSIGN(const int64_t chosen, two.decide(c, row, said(0), said(1)));
+      best.push_back(chosen);
+      continue;
+    }
+    int64_t top = -1;
+    for (int64_t k = 0; k < classes; ++k) {
+      const bool added = k < std::ssize(base);
+      if (added) row[k] = single ? static_cast<float>(row[k] + base[k]) : row[k] + base[k];
+      if ((added || said(k)) && (top < 0 || row[k] > row[top])) top = k;
+    }
+    best.push_back(std::max<int64_t>(top, 0));
+    FERRULE_TRY(post_transform(c, how, row));
+  }
+  // Of two classes that leaves name both, ONNX Runtime says 1 and 0, whatever their numbers are.
+  const bool plain = classes == 2 && labels.words.empty() && !two.alone();
+  FERRULE_ASSIGN(Tensor chosen, named(c, plain ? Labels{{}, {0, 1}} : labels, best));
+  std::vector<Tensor> out{std::move(chosen)};
+  out.push_back(store(DType::f32, {rows, classes}, y));
+  return out;
 }
 
 }  // namespace
 
 std::vector<Entry> tree_table() {
-  return {{"ml.TreeEnsemble", tree_ensemble, 1}, {"ml.TreeEnsembleRegressor", tree_regressor, 1}};
+  return {{"ml.TreeEnsemble", tree_ensemble, 1},
+          {"ml.TreeEnsembleClassifier", tree_classifier, 1},
+          {"ml.TreeEnsembleRegressor", tree_regressor, 1}};
 }
 
 }  // namespace ferrule::interp

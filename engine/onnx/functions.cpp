@@ -47,6 +47,7 @@ class FunctionWriter {
     for (int k = 0; k < m_.functions_size(); ++k) {
       onnx::FunctionProto& f = *m_.mutable_functions(k);
       FERRULE_ASSIGN(Opsets own, read_opsets(f.opset_import(), "function " + quote(f.name())));
+      types_.clear();  // of the main graph's values, whose names it may use for others
       FERRULE_TRY(nodes(*f.mutable_node(), own));
     }
     return {};
@@ -118,6 +119,13 @@ class FunctionWriter {
                : -1;
   }
 
+  DType element_type_of(const std::string& name) const {
+    const auto type = types_.find(name);
+    const int code = type == types_.end() ? 0 : type->second.tensor_type().elem_type();
+    return code >= 0 && code <= static_cast<int>(kLastElementType) ? static_cast<DType>(code)
+                                                                   : DType::undefined;
+  }
+
   Status node(onnx::NodeProto& n, const Opsets& opsets) {
     keep_rank(n);
     if (!names_.contains(n.op_type())) return {};
@@ -136,6 +144,7 @@ class FunctionWriter {
     for (const std::string& input : n.input()) {
       call.present.push_back(!input.empty());
       call.ranks.push_back(rank_of(input));
+      call.types.push_back(element_type_of(input));
     }
     for (const std::string& output : n.output()) call.wanted.push_back(!output.empty());
     for (const auto& a : n.attribute())

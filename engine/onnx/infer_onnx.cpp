@@ -211,6 +211,23 @@ std::string where(const Node& n) {
                      onnx_io::full_name(n.domain, n.op.text()));
 }
 
+constexpr std::string_view kLearned = "ai.onnx.ml";
+
+/// The result of those of ai.onnx.ml that have one and whose schemas have no inference.
+Type learned_type(const Graph& g, const Node& n) {
+  const Type& x = g.value(n.inputs[0]).type;
+  const auto& op = n.op.text();
+  if (op == "Imputer") return x;
+  if (op == "Scaler" || op == "Normalizer") return {DType::f32, x.shape};
+  int64_t columns = 0;
+  if (op == "LinearRegressor") columns = n.attrs.i("targets", 1);
+  if (op == "SVMRegressor") columns = 1;
+  if (op == "FeatureVectorizer")
+    for (int64_t width : n.attrs.ints("inputdimensions")) columns += width;
+  if (columns < 1 || !x.shape) return columns < 1 ? Type{} : Type{DType::f32, {}};
+  return {DType::f32, Shape{x.rank() == 1 ? Dim(1) : (*x.shape)[0], Dim(columns)}};
+}
+
 }  // namespace
 
 Result<Inferred> infer_by_schema(const Semantics& ops, const Graph& g, const Node& n) {
@@ -218,9 +235,23 @@ Result<Inferred> infer_by_schema(const Semantics& ops, const Graph& g, const Nod
   if (!schema)
     return error(Code::unknown_operator, where(n), onnx_io::full_name(n.domain, n.op.text()),
                  n.since_opset);
+  // The last version of an operator that another replaced has no inference; the one before has.
+  if (schema->Deprecated())
+    if (const auto* before = onnx::OpSchemaRegistry::Schema(operator_name(n.op),
+                                                            schema->SinceVersion() - 1, n.domain))
+      schema = before;
   std::string failure;
   try {
     Context context(ops, g, n);
+    if (n.domain == kLearned) {
+      // Its inference counts on the type of the first input.
+      if (n.inputs.empty() || !n.inputs[0] || !context.getInputType(0)) return context.result();
+      if (!schema->has_type_and_shape_inference_function()) {
+        Inferred out = context.result();
+        if (out.types.size() == 1) out.types[0] = learned_type(g, n);
+        return out;
+      }
+    }
     try {
       schema->GetTypeAndShapeInferenceFunction()(context);
     } catch (const Carried& c) {

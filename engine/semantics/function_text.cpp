@@ -72,6 +72,13 @@ class Evaluator {
         return Attr(given > *k ? static_cast<double>(given - *k) : 0.0);
       return Attr(*k < given && call_.present[*k] ? 1.0 : 0.0);
     }
+    if (e.builtin == Builtin::type) {
+      const FormulaExpr& asked = *e.args[0];
+      const auto k = asked.kind == Kind::name ? input(asked.word) : std::nullopt;
+      if (!k) return wrong(e, "type is asked of no input");
+      const DType t = *k < call_.types.size() ? call_.types[*k] : DType::undefined;
+      return Attr(t == DType::undefined ? std::string() : std::string(name(t)));
+    }
     if (e.builtin != Builtin::select)
       return wrong(e, fmt::format("{} is not known before the model runs", spelling(e.builtin)),
                    "write it as a node");

@@ -42,11 +42,12 @@ struct FunctionText {
 };
 
 /// One call of it: what its expressions ask. They know an input x (a result, an optional
-/// attribute) by present(x), by `x_rank` (its number of dimensions; -1: not known) and a list xs...
-/// by count(xs).
+/// attribute) by present(x), by `x_rank` (its number of dimensions; -1: not known), by type(x) (a
+/// text; empty: not known) and a list xs... by count(xs).
 struct FunctionCall {
   std::vector<bool> present;  ///< by input; those behind the last are missing
   std::vector<int> ranks;     ///< by input; -1: not known
+  std::vector<DType> types;   ///< by input; undefined: not known
   std::vector<bool> wanted;   ///< by output
   std::map<std::string, Attr> attrs;
 };

@@ -20,9 +20,9 @@ g (float[1,2,H,W] x) => (float[1,2,H,W] y, float[1,2,H,W] t) <float[2,2,1,1] V =
 LACKING = """
 <ir_version: 10, opset_import: ["" : 21, "ai.onnx.ml" : 3]>
 g (float[1,4,8] x, uint8[n] file) => (float[1,4,8] y, float[1,4,8] p, float[1,4,8] q, uint8[A,B,C] r) {
-  [first] p = ai.onnx.ml.Imputer <imputed_value_floats: floats = [1.0]> (x)
+  [first] p = ai.onnx.ml.DictVectorizer <int64_vocabulary: ints = [1]> (x)
   [act] y = Relu (x)
-  [second] q = ai.onnx.ml.Imputer <imputed_value_floats: floats = [2.0]> (x)
+  [second] q = ai.onnx.ml.DictVectorizer <int64_vocabulary: ints = [2]> (x)
   [picture] r = ImageDecoder (file)
 }
 """
@@ -69,7 +69,7 @@ def ask(report):
     said("nothing is cut in a pipe", run("explain", chain, *target), OK, "a_node_with_a_long_name_39)")
 
     lacking = saved("lacking", LACKING)
-    wanted = ("Imputer", "2 nodes, this is the first", '"first"', "ImageDecoder", '"picture"')
+    wanted = ("DictVectorizer", "2 nodes, this is the first", '"first"', "ImageDecoder", '"picture"')
     said("all operators that cannot run are named", run("explain", lacking, *target), UNSUPPORTED, "act", err=wanted)
     done = run("run", lacking)
     report.check("run says the same", None if done.code == UNSUPPORTED and all(w in done.err for w in wanted) else done.tail())
