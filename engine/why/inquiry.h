@@ -19,6 +19,9 @@ struct Inquiry::State {
   /// about what lies between; `bytes` go through memory on the path.
   std::vector<Draft> at_one_end(const std::vector<std::string>& names, const Rule* only,
                                 const std::vector<std::string>& path, int64_t bytes);
+  /// Of rules whose regions may hold all nodes of the path: what they said at the first edge of it
+  /// that became none.
+  std::vector<Draft> where_regions_end(const std::vector<std::string>& path);
   std::vector<Draft> far(const Rule& rule, const std::string& name);
   /// The first `most` of them with their history and tried unlocks.
   std::vector<Considered> detailed(std::vector<Draft> all, const std::vector<std::string>& names,
@@ -59,6 +62,11 @@ struct Inquiry::State {
   const Step* lost_to(const Match& m, const Graph& g, size_t phase, std::string& text) const;
   std::string history(const Rule& rule, const std::vector<std::string>& names);
   bool declined(const Rule& rule, const Found& f, Rejection& why) const;
+  /// Whether all that the rule took became one layer, which is built around another operator.
+  bool in_own_layer(const Draft& c, const std::vector<std::string>& names) const;
+  /// Of a rewrite of one node on the path: whether some rule takes what it makes together with a
+  /// neighbour on the path.
+  bool prepares(const Draft& c, const std::vector<std::string>& path) const;
   std::string meaning(const Found& f, const Rule& rule, const std::vector<std::string>& asked);
   std::string read_by(const Found& f) const;
   std::string stands_between(const Found& f, const Rule& rule) const;
