@@ -322,7 +322,7 @@ std::string Inquiry::State::otherwise(const std::vector<std::string>& names,
     std::string text =
         fmt::format("no rule fuses {} into the layer of {}", with_op(names[1]), with_op(names[0]));
     if (interpreted(names[1])) text += "; it has no kernel and is interpreted";
-    if (const std::string rules = takers(names[0]); !rules.empty())
+    if (const std::string rules = takers(names[0], names[1]); !rules.empty())
       text += "; rules that take what follows such a node: " + rules;
     return text;
   }
@@ -375,10 +375,13 @@ bool Inquiry::State::interpreted(const std::string& name) const {
          });
 }
 
-std::string Inquiry::State::takers(const std::string& name) const {
-  const NodeId id = o.model->find_node(name);
+std::string Inquiry::State::takers(const std::string& name, const std::string& reader) const {
+  const NodeId id = o.model->find_node(name), then = o.model->find_node(reader);
   if (!id) return "";
   const Knowledge& k = *o.knowledge;
+  auto means = [&](const auto& heads, const auto& classes) {
+    return then && has_head(o.model->node(then), heads, classes, k.ops);
+  };
   std::string out;
   for (const auto& rule : k.rules.rules) {
     const bool absorbs = rule->kind == RuleKind::absorb;
@@ -387,10 +390,11 @@ std::string Inquiry::State::takers(const std::string& name) const {
       continue;
     const PatternExpr& root = *rule->match.root().expr;
     std::string what;
-    if (absorbs && takes_as_anchor(*rule, o.model->node(id), k.ops))
+    if (absorbs && takes_as_anchor(*rule, o.model->node(id), k.ops) &&
+        !means(rule->region.ops, rule->region.classes))
       what = words_of(rule->region);
     else if (!absorbs && root.kind == PatternExpr::Kind::call &&
-             takes_inside(*rule, o.model->node(id), k.ops))
+             takes_inside(*rule, o.model->node(id), k.ops) && !means(root.ops, root.classes))
       what = head_words(root);
     if (!what.empty()) out += fmt::format("{}{} ({})", out.empty() ? "" : ", ", rule->id, what);
   }
@@ -429,7 +433,8 @@ bool for_others(const Draft& c, const Subjects& subjects, const Semantics& ops) 
     return false;
   const Graph& g = *c.found.graph;
   const NodeId at = failed_at(c.found);
-  return at && !has_head(g.node(at), t.failed->ops, t.failed->classes, ops) &&
+  if (!at) return t.value && g.value(t.value).is_input;  // where the model begins
+  return !has_head(g.node(at), t.failed->ops, t.failed->classes, ops) &&
          std::ranges::any_of(subjects, [&](const auto& s) { return contains(s, at); });
 }
 

@@ -41,8 +41,9 @@ struct Inquiry::State {
   /// Of a rule that has nothing to do with the nodes: what it takes.
   std::string not_for(const Rule& rule, const std::vector<std::string>& names) const;
   /// "conv_activation (pointwise operators), conv_pool (MaxPool or AveragePool)": the rules that
-  /// take something behind such a node, and what; empty: there is none.
-  std::string takers(const std::string& name) const;
+  /// take something behind such a node, and what; empty: there is none. Left out: those that take
+  /// what `reader` is, and did not take it for what stands elsewhere.
+  std::string takers(const std::string& name, const std::string& reader) const;
   /// Whether nothing but the interpreter runs it.
   bool interpreted(const std::string& name) const;
 
