@@ -102,7 +102,8 @@ Accept accepts_generated(const Contract& contract, const Graph& g, std::span<con
 
 /// Layers of other contracts, with what this one asks of them together.
 Accept accepts_stages(const Contract& contract, const Graph& g, std::span<const NodeId> nodes,
-                      const Target& target, const Semantics& ops, bool explain) {
+                      const Target& target, const Semantics& ops, bool explain,
+                      const Graph* whole) {
   auto refuse = [&](std::string why) {
     return answer::no(std::move(why), contract.id + ".stages");
   };
@@ -142,8 +143,8 @@ Accept accepts_stages(const Contract& contract, const Graph& g, std::span<const 
     if (s.conversion) continue;
     std::vector<NodeId> layer{s.node};
     layer.insert(layer.end(), s.tail.begin(), s.tail.end());
-    if (Accept a =
-            accepts(g, layer, s.node, contract_of(g.node(s.node), ops), target, ops, explain);
+    if (Accept a = accepts(g, layer, s.node, contract_of(g.node(s.node), ops), target, ops, explain,
+                           whole);
         a.truth != Truth::yes)
       return a;
   }
@@ -161,17 +162,17 @@ std::string contract_of(const Node& n, const Semantics& ops) {
 }
 
 Accept accepts(const Graph& g, std::span<const NodeId> nodes, NodeId anchor,
-               std::string_view contract, const Target& target, const Semantics& ops,
-               bool explain) {
+               std::string_view contract, const Target& target, const Semantics& ops, bool explain,
+               const Graph* whole) {
   if (contract == "interpret") return yes();
   if (!target.contracts.contains(std::string(contract)))
     return no(fmt::format("{} has no {} kernels", target.name, contract),
               fmt::format("{}.target", contract));
   const auto said = ops.contracts() ? ops.contracts()->find(contract) : nullptr;
   if (!said) return no(fmt::format("{} has no file", contract));
-  if (!said->stages.empty()) return accepts_stages(*said, g, nodes, target, ops, explain);
+  if (!said->stages.empty()) return accepts_stages(*said, g, nodes, target, ops, explain, whole);
   if (!said->nodes.empty()) return accepts_generated(*said, g, nodes, target, ops, explain);
-  return accepts_anchored(g, nodes, anchor, contract, target, ops, explain);
+  return accepts_anchored(g, nodes, anchor, contract, target, ops, explain, whole);
 }
 
 namespace {

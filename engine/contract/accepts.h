@@ -14,10 +14,11 @@ namespace ferrule {
 std::string contract_of(const Node& n, const Semantics& ops);
 
 /// Whether `contract` on `target` has a kernel for these nodes as one group. `anchor` none for
-/// regions. `explain`: whether reasons get their texts.
+/// regions. `explain`: whether reasons get their texts; `whole`: the graph that they were taken
+/// from, where `g` is a body.
 Accept accepts(const Graph& g, std::span<const NodeId> nodes, NodeId anchor,
                std::string_view contract, const Target& target, const Semantics& ops,
-               bool explain = true);
+               bool explain = true, const Graph* whole = nullptr);
 
 /// How the elements of a slice lie in the tensor it is a part of.
 enum class SliceForm : uint8_t {

@@ -66,10 +66,31 @@ bool lies_plain(const Graph& g, ValueId v, const Type& y, std::string_view contr
          broadcast_of(*r.shape, *y.shape, 1) == Broadcast::full;
 }
 
+/// Which operator of the tail it is that no sequence of the epilogue's steps computes.
+std::string without_epilogue(const Graph& g, ValueId from, std::span<const NodeId> tail,
+                             const Semantics& ops) {
+  auto computed = [&](std::span<const NodeId> front) {
+    const std::array<ValueId, 1> outputs{g.node(front.back()).outputs[0]};
+    const auto region = lower_region(ops, g, front, outputs);
+    if (!region) return false;
+    const auto at = std::ranges::find(region->inputs, from);
+    return at != region->inputs.end() &&
+           to_post_ops(region->program, static_cast<uint32_t>(at - region->inputs.begin()),
+                       Deviations::all)
+               .has_value();
+  };
+  size_t before = 0;
+  while (before + 1 < tail.size() && computed(tail.first(before + 1))) ++before;
+  return fmt::format(
+      "the library has no epilogue for {}{}", escape(g.node(tail[before]).op),
+      before ? fmt::format(" (after {})", operators_of(g, tail.first(before))) : std::string());
+}
+
 /// The tail as one program must be a sequence of what the library's epilogue does. What the library
 /// would leave to a second kernel is no tail: with what stands around it, that kernel may do more.
 Accept accepts_tail(const Graph& g, NodeId anchor, std::span<const NodeId> tail,
-                    std::string_view contract, const Target& target, const Semantics& ops) {
+                    std::string_view contract, const Target& target, const Semantics& ops,
+                    bool explain) {
   if (tail.empty()) return yes();
   const ContractFacts& facts = target.contracts.at(std::string(contract));
   const ValueId from = g.node(anchor).outputs[0];
@@ -122,7 +143,7 @@ Accept accepts_tail(const Graph& g, NodeId anchor, std::span<const NodeId> tail,
     return no(fmt::format("{} stand{} behind the {}, and its epilogue takes {}",
                           counted(tail.size(), "operator"), tail.size() == 1 ? "s" : "", contract,
                           kMostPostOps));
-  if (!steps) return no("the library has no epilogue for " + operators_of(g, tail));
+  if (!steps) return no(explain ? without_epilogue(g, from, tail, ops) : std::string());
   const bool image = y.rank() >= 3;  // windows slide over channels-last images
   return library_takes({&target, contract, &g, anchor, image, *steps, region->inputs});
 }
@@ -139,17 +160,19 @@ std::string operators_of(const Graph& g, std::span<const NodeId> tail) {
 
 Accept accepts_anchored(const Graph& g, std::span<const NodeId> nodes, NodeId anchor,
                         std::string_view contract, const Target& target, const Semantics& ops,
-                        bool explain) {
+                        bool explain, const Graph* whole) {
   auto id = [&](std::string_view what) { return fmt::format("{}.{}", contract, what); };
   const Contracts::Single as = anchor ? ops.contracts()->of(g.node(anchor)) : Contracts::Single{};
   if (!as.contract || as.contract->id != contract)
     return no(fmt::format("no node is a {}", contract), id("node"));
-  if (Accept c = named(g, anchor, as).ask(target, ops, explain); c.truth != Truth::yes) return c;
+  Requirements asked = named(g, anchor, as);
+  asked.whole = whole;
+  if (Accept c = asked.ask(target, ops, explain); c.truth != Truth::yes) return c;
   std::vector<NodeId> tail;
   for (NodeId n : nodes)
     if (n != anchor) tail.push_back(n);
   Accept c = as.contract->tail || tail.empty()
-                 ? accepts_tail(g, anchor, tail, contract, target, ops)
+                 ? accepts_tail(g, anchor, tail, contract, target, ops, explain)
                  : no(fmt::format("a {} takes no tail", contract));
   if (c.truth != Truth::yes) c.id = id("tail");
   return c;

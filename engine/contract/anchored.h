@@ -16,7 +16,7 @@ namespace ferrule {
 /// accepts.h's `accepts` for them.
 Accept accepts_anchored(const Graph& g, std::span<const NodeId> nodes, NodeId anchor,
                         std::string_view contract, const Target& target, const Semantics& ops,
-                        bool explain = true);
+                        bool explain = true, const Graph* whole = nullptr);
 
 /// "Sin, Mul": what the nodes of a tail compute, in messages.
 std::string operators_of(const Graph& g, std::span<const NodeId> tail);

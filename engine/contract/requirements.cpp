@@ -6,7 +6,8 @@ namespace ferrule {
 namespace {
 
 /// Whether the role's value suits it; its axes become sizes.
-Accept suits(const Graph& g, const ContractRole& role, Bindings& names, bool explain) {
+Accept suits(const Graph& g, const Graph* whole, const ContractRole& role, Bindings& names,
+             bool explain) {
   auto refuse = [&](Truth t, auto&& text) -> Accept {
     return {t, explain ? text() : std::string(), role.name};
   };
@@ -24,7 +25,9 @@ Accept suits(const Graph& g, const ContractRole& role, Bindings& names, bool exp
     });
   if (role.constant && !g.constant(v))
     return refuse(Truth::no, [&] {
-      return fmt::format("{} is {}; the kernel wants a constant", name(), origin_of(g, v));
+      const ValueId there = whole ? whole->find_value(g.value(v).name) : ValueId();
+      return fmt::format("{} is {}; the kernel wants a constant", name(),
+                         there ? origin_of(*whole, there) : origin_of(g, v));
     });
   for (size_t k = 0; k < own; ++k)
     names.dims.try_emplace(role.axes[k], (*shape)[role.run ? rank - own + k : k]);
@@ -33,13 +36,18 @@ Accept suits(const Graph& g, const ContractRole& role, Bindings& names, bool exp
 
 }  // namespace
 
-std::string_view origin_of(const Graph& g, ValueId v) {
-  return g.value(v).is_input ? "an input of the model" : "computed";
+std::string origin_of(const Graph& g, ValueId v) {
+  if (g.value(v).is_input) return "an input of the model";
+  const NodeId by = g.value(v).producer;
+  if (!by) return "computed";
+  const Node& n = g.node(by);
+  return fmt::format("computed by \"{}\"{}", escape(n.name),
+                     n.body ? std::string() : fmt::format(" ({})", escape(n.op)));
 }
 
 Accept Requirements::ask(const Target& target, const Semantics& ops, bool explain) {
   for (const ContractRole& role : contract.roles)
-    if (Accept a = suits(graph, role, names, explain); a.truth != Truth::yes) {
+    if (Accept a = suits(graph, whole, role, names, explain); a.truth != Truth::yes) {
       a.id = contract.id + "." + a.id;
       return a;
     }

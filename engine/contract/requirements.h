@@ -10,14 +10,16 @@
 
 namespace ferrule {
 
-/// "an input of the model", "computed": where a value that is no constant comes from.
-std::string_view origin_of(const Graph& g, ValueId v);
+/// "an input of the model", "computed by "scale" (Mul)": where a value that is no constant comes
+/// from.
+std::string origin_of(const Graph& g, ValueId v);
 
 struct Requirements {
   const Graph& graph;
   const Contract& contract;
   Bindings names = {};
   Let let = {};
+  const Graph* whole = nullptr;  ///< that `graph` is a part of, with the same names; for texts
 
   /// The first role whose value does not suit it, or condition that does not hold. `explain`:
   /// whether reasons get their texts.

@@ -77,7 +77,8 @@ class Tail {
       r.stage = Rejection::Stage::structure;
       if (ctx_.explain)
         r.why = v.uses.empty()
-                    ? value_text(g_, result_) + " is read by no node"
+                    ? fmt::format("{} is {}read by no node", value_text(g_, result_),
+                                  v.is_output ? "an output of the model and " : "")
                     : fmt::format("found {} after {} where the rule takes {}",
                                   node_text(g_, v.uses[0].node), value_text(g_, result_), wanted());
     }
@@ -150,10 +151,24 @@ class Tail {
                fmt::format("the layer already has {} after the first, as many as the rule takes",
                            counted(spec_.max_ops, "node")));
         else if (ended)
-          text(u.node, "D1",
-               fmt::format("{} is also read by {}, which cannot join", value_text(g_, v),
-                           node_text(g_, ended)));
+          text(u.node, "D1", beside(v, ended));
       }
+  }
+
+  /// Of a value that waits for more readers: that another leaves the layer for `ended`.
+  std::string beside(ValueId v, NodeId ended) const {
+    auto read = [&](ValueId x) {
+      return std::ranges::any_of(g_.value(x).uses, [&](const Use& u) { return u.node == ended; });
+    };
+    if (read(v))
+      return fmt::format("{} is also read by {}, which cannot join", value_text(g_, v),
+                         node_text(g_, ended));
+    for (const auto& [other, _] : open_)
+      if (read(other))
+        return fmt::format("{} would leave the layer, too: it is read by {}, which cannot join",
+                           value_text(g_, other), node_text(g_, ended));
+    return fmt::format("{} values would leave the layer instead of one: {}", open_.size(),
+                       open_values());
   }
 
   /// Why a value cannot stay inside.

@@ -18,7 +18,8 @@ Accept accepts_group(const Rule& rule, std::span<const NodeId> nodes, const Matc
   NodeId anchor;  // none: the contract is one of all nodes
   for (NodeId n : order)
     if (!anchor && contract_of(body->graph.node(n), ctx.ops) == contract) anchor = n;
-  return accepts(body->graph, order, anchor, contract, *ctx.target, ctx.ops, ctx.explain);
+  return accepts(body->graph, order, anchor, contract, *ctx.target, ctx.ops, ctx.explain,
+                 &ctx.graph);
 }
 
 std::optional<Rejection> judge_roles(const Rule& rule, Match& m, const MatchContext& ctx) {

@@ -90,6 +90,15 @@ std::string dims_text(const std::vector<DimPattern>& dims) {
   return out + "]";
 }
 
+/// Of lists that differ in length, such as the axes of matrices and of batches of them.
+std::string of_length(const Attr* have, const Attr& want) {
+  const auto* a = have ? std::get_if<std::vector<int64_t>>(have) : nullptr;
+  const auto* b = std::get_if<std::vector<int64_t>>(&want);
+  return a && b && a->size() != b->size()
+             ? fmt::format(", {} numbers and not {}", b->size(), a->size())
+             : std::string();
+}
+
 std::string attribute_text(const Graph& g, const Matcher::Failure& f, const Semantics& ops,
                            bool named) {
   const Node& n = g.node(f.node);
@@ -105,7 +114,7 @@ std::string attribute_text(const Graph& g, const Matcher::Failure& f, const Sema
   for (const AttrPattern& a : f.expr->attrs)
     if (a.name == f.name)
       text += a.kind == AttrPattern::Kind::literal
-                  ? fmt::format("; the rule needs {}", str(a.literal))
+                  ? fmt::format("; the rule needs {}{}", str(a.literal), of_length(have, a.literal))
                   : std::string(", which differs from the value elsewhere in the pattern");
   return text;
 }

@@ -34,6 +34,16 @@ bool calls(const PatternExpr& e, const Node& n, const Semantics& ops) {
   return std::ranges::any_of(e.args, [&](const auto& a) { return inner(*a); }) ||
          std::ranges::any_of(e.choices, [&](const auto& c) { return inner(*c.second); });
 }
+/// Whether one of the calls may be `then`, with `first` as an operand.
+bool feeds(const Rule& rule, const PatternExpr& e, const Node& first, const Node& then,
+           const Semantics& ops) {
+  auto inner = [&](const PatternExpr& x) { return feeds(rule, x, first, then, ops); };
+  if (e.kind == PatternExpr::Kind::call && has_head(then, e.ops, e.classes, ops) &&
+      std::ranges::any_of(e.args, [&](const auto& a) { return may_be(rule, *a, first, ops); }))
+    return true;
+  return std::ranges::any_of(e.args, [&](const auto& a) { return inner(*a); }) ||
+         std::ranges::any_of(e.choices, [&](const auto& c) { return inner(*c.second); });
+}
 bool takes_as_anchor(const Rule& rule, const Node& n, const Semantics& ops) {
   return !(rule.region.ops.empty() && rule.region.classes.empty()) &&
          calls(*rule.match.root().expr, n, ops);
@@ -287,12 +297,17 @@ std::string Inquiry::State::otherwise(const std::vector<std::string>& names,
     return op == ops.end() ? escape(n) : fmt::format("{} ({})", escape(n), escape(op->second));
   };
   std::vector<std::string> interpreted_ones, fused;  // of what stands between
+  std::set<size_t> told;                             // their layers
   for (const std::string& n : between)
     if (const std::string by = contract(n); by == "interpret")
       interpreted_ones.push_back(with_op(n));
-    else if (fused.size() < 2)
-      fused.push_back(fmt::format("{} is a separate layer ({}), which no rule fuses with them",
-                                  with_op(n), by));
+    else if (const size_t l = by.empty() ? 0 : layers.find(n)->second[0];
+             fused.size() < 2 && (by.empty() || told.insert(l).second))
+      fused.push_back(fmt::format(
+          "{} is {}, which no rule fuses with them", with_op(n),
+          by.empty() || o.plan.layers[l].nodes.size() == 1
+              ? fmt::format("a separate layer ({})", by)
+              : fmt::format("part of layer \"{}\" ({})", escape(o.plan.layers[l].name), by)));
   if (!interpreted_ones.empty()) {
     const bool one = interpreted_ones.size() == 1;
     fused.insert(fused.begin(),
@@ -307,7 +322,7 @@ std::string Inquiry::State::otherwise(const std::vector<std::string>& names,
     std::string text =
         fmt::format("no rule fuses {} into the layer of {}", with_op(names[1]), with_op(names[0]));
     if (interpreted(names[1])) text += "; it has no kernel and is interpreted";
-    if (const std::string rules = takers(names[0]); !rules.empty())
+    if (const std::string rules = takers(names[0], names[1]); !rules.empty())
       text += "; rules that take what follows such a node: " + rules;
     return text;
   }
@@ -360,10 +375,13 @@ bool Inquiry::State::interpreted(const std::string& name) const {
          });
 }
 
-std::string Inquiry::State::takers(const std::string& name) const {
-  const NodeId id = o.model->find_node(name);
+std::string Inquiry::State::takers(const std::string& name, const std::string& reader) const {
+  const NodeId id = o.model->find_node(name), then = o.model->find_node(reader);
   if (!id) return "";
   const Knowledge& k = *o.knowledge;
+  auto means = [&](const auto& heads, const auto& classes) {
+    return then && has_head(o.model->node(then), heads, classes, k.ops);
+  };
   std::string out;
   for (const auto& rule : k.rules.rules) {
     const bool absorbs = rule->kind == RuleKind::absorb;
@@ -372,10 +390,11 @@ std::string Inquiry::State::takers(const std::string& name) const {
       continue;
     const PatternExpr& root = *rule->match.root().expr;
     std::string what;
-    if (absorbs && takes_as_anchor(*rule, o.model->node(id), k.ops))
+    if (absorbs && takes_as_anchor(*rule, o.model->node(id), k.ops) &&
+        !means(rule->region.ops, rule->region.classes))
       what = words_of(rule->region);
     else if (!absorbs && root.kind == PatternExpr::Kind::call &&
-             takes_inside(*rule, o.model->node(id), k.ops))
+             takes_inside(*rule, o.model->node(id), k.ops) && !means(root.ops, root.classes))
       what = head_words(root);
     if (!what.empty()) out += fmt::format("{}{} ({})", out.empty() ? "" : ", ", rule->id, what);
   }
@@ -414,7 +433,8 @@ bool for_others(const Draft& c, const Subjects& subjects, const Semantics& ops) 
     return false;
   const Graph& g = *c.found.graph;
   const NodeId at = failed_at(c.found);
-  return at && !has_head(g.node(at), t.failed->ops, t.failed->classes, ops) &&
+  if (!at) return t.value && g.value(t.value).is_input;  // where the model begins
+  return !has_head(g.node(at), t.failed->ops, t.failed->classes, ops) &&
          std::ranges::any_of(subjects, [&](const auto& s) { return contains(s, at); });
 }
 
@@ -477,6 +497,55 @@ std::vector<Draft> Inquiry::State::not_removed(const std::vector<std::string>& a
   return out;
 }
 
+bool Inquiry::State::in_own_layer(const Draft& c, const std::vector<std::string>& names) const {
+  std::vector<NodeId> took{c.found.root};
+  for (const auto& [_, n] : c.found.trace.nodes) took.push_back(n);
+  const std::vector<std::string> all = origins(*c.found.graph, took);
+  auto inside = [&](const std::string& n, size_t l) {
+    auto it = layers.find(n);
+    return it != layers.end() && contains(it->second, l);
+  };
+  if (all.empty() || !layers.contains(all[0])) return false;
+  return std::ranges::any_of(layers.find(all[0])->second, [&](size_t l) {
+    return o.plan.layers[l].nodes.size() > 1 && anchored(o.plan.layers[l].contract) &&
+           std::ranges::all_of(all, [&](const std::string& n) { return inside(n, l); }) &&
+           !std::ranges::all_of(names, [&](const std::string& n) { return inside(n, l); });
+  });
+}
+
+bool Inquiry::State::prepares(const Draft& c, const std::vector<std::string>& path) const {
+  const Rule& rewrite = *c.c.rule;
+  if (pattern_nodes(rewrite) > 1 || rewrite.rewrite.lines.empty()) return true;
+  const PatternExpr& to = *rewrite.rewrite.lines.back().expr;
+  if (to.kind != PatternExpr::Kind::call || to.ops.size() != 1) return true;
+  const Semantics& known = o.knowledge->ops;
+  Node made;
+  made.op = to.ops[0];
+  for (const char* of_regions : {"pointwise", "row", "movement"})
+    if (known.in_class(made, of_regions)) return true;
+  const std::vector<std::string> names = origins(*c.found.graph, std::array{c.found.root});
+  for (size_t k = 0; k < path.size(); ++k) {
+    if (!contains(names, path[k])) continue;
+    const NodeId front = k ? o.model->find_node(path[k - 1]) : NodeId(),
+                 behind = k + 1 < path.size() ? o.model->find_node(path[k + 1]) : NodeId();
+    for (const auto& rule : o.knowledge->rules.rules) {
+      const bool absorbs = rule->kind == RuleKind::absorb;
+      if ((!absorbs && rule->kind != RuleKind::window) || !rule->enabled ||
+          !o.knowledge->target.contracts.contains(rule->contract))
+        continue;
+      auto in_order = [&](const Node& first, const Node& then) {
+        return std::ranges::any_of(rule->match.lines, [&](const PatternLine& l) {
+          return feeds(*rule, *l.expr, first, then, known);
+        });
+      };
+      if ((front && in_order(o.model->node(front), made)) ||
+          (behind && in_order(made, o.model->node(behind))))
+        return true;
+    }
+  }
+  return false;
+}
+
 std::vector<Draft> Inquiry::State::at_one_end(const std::vector<std::string>& names,
                                               const Rule* only,
                                               const std::vector<std::string>& path, int64_t bytes) {
@@ -501,7 +570,8 @@ std::vector<Draft> Inquiry::State::at_one_end(const std::vector<std::string>& na
       const bool between = fuses && t.failed && on_path(at) && !end && c.c.matched_nodes > 0;
       const bool structural = c.found.rejection.stage == Rejection::Stage::structure;
       const bool recognised = recognises(*c.c.rule) && value_missed(c, o.knowledge->ops) &&
-                              on_path(c.found.root) && (!structural || !at || on_path(at));
+                              on_path(c.found.root) && (!structural || !at || on_path(at)) &&
+                              !in_own_layer(c, names) && prepares(c, path);
       if (!between && !recognised) continue;
       // What matches but for a number was meant to be it, the surer the more it matches.
       const int matched = c.c.matched_nodes;
@@ -509,6 +579,33 @@ std::vector<Draft> Inquiry::State::at_one_end(const std::vector<std::string>& na
       c.worth = std::max(c.worth, chance * static_cast<double>(bytes));
       out.push_back(std::move(c));
     }
+  return out;
+}
+
+std::vector<Draft> Inquiry::State::where_regions_end(const std::vector<std::string>& path) {
+  std::vector<Draft> out;
+  auto apart = [&](const std::string& a, const std::string& b) {
+    const auto x = layers.find(a), y = layers.find(b);
+    return x != layers.end() && y != layers.end() &&
+           std::ranges::none_of(x->second, [&](size_t l) { return contains(y->second, l); });
+  };
+  for (const auto& rule : o.knowledge->rules.rules) {
+    if (rule->kind != RuleKind::region || !rule->enabled || off_type(*rule)) continue;
+    const RegionSpec& spec = rule->region;
+    const bool all = std::ranges::all_of(path, [&](const std::string& n) {
+      const NodeId id = o.model->find_node(n);
+      return id &&
+             (has_head(o.model->node(id), spec.ops, spec.classes, o.knowledge->ops) ||
+              has_head(o.model->node(id), spec.around_ops, spec.around_classes, o.knowledge->ops));
+    });
+    for (size_t k = 0; all && k + 1 < path.size(); ++k) {
+      if (!apart(path[k], path[k + 1])) continue;
+      std::vector<Draft> said = candidates({path[k], path[k + 1]}, rule.get());
+      if (said.empty()) continue;
+      out.push_back(std::move(said[0]));
+      break;
+    }
+  }
   return out;
 }
 

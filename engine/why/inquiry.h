@@ -19,6 +19,9 @@ struct Inquiry::State {
   /// about what lies between; `bytes` go through memory on the path.
   std::vector<Draft> at_one_end(const std::vector<std::string>& names, const Rule* only,
                                 const std::vector<std::string>& path, int64_t bytes);
+  /// Of rules whose regions may hold all nodes of the path: what they said at the first edge of it
+  /// that became none.
+  std::vector<Draft> where_regions_end(const std::vector<std::string>& path);
   std::vector<Draft> far(const Rule& rule, const std::string& name);
   /// The first `most` of them with their history and tried unlocks.
   std::vector<Considered> detailed(std::vector<Draft> all, const std::vector<std::string>& names,
@@ -38,8 +41,9 @@ struct Inquiry::State {
   /// Of a rule that has nothing to do with the nodes: what it takes.
   std::string not_for(const Rule& rule, const std::vector<std::string>& names) const;
   /// "conv_activation (pointwise operators), conv_pool (MaxPool or AveragePool)": the rules that
-  /// take something behind such a node, and what; empty: there is none.
-  std::string takers(const std::string& name) const;
+  /// take something behind such a node, and what; empty: there is none. Left out: those that take
+  /// what `reader` is, and did not take it for what stands elsewhere.
+  std::string takers(const std::string& name, const std::string& reader) const;
   /// Whether nothing but the interpreter runs it.
   bool interpreted(const std::string& name) const;
 
@@ -59,6 +63,11 @@ struct Inquiry::State {
   const Step* lost_to(const Match& m, const Graph& g, size_t phase, std::string& text) const;
   std::string history(const Rule& rule, const std::vector<std::string>& names);
   bool declined(const Rule& rule, const Found& f, Rejection& why) const;
+  /// Whether all that the rule took became one layer, which is built around another operator.
+  bool in_own_layer(const Draft& c, const std::vector<std::string>& names) const;
+  /// Of a rewrite of one node on the path: whether some rule takes what it makes together with a
+  /// neighbour on the path.
+  bool prepares(const Draft& c, const std::vector<std::string>& path) const;
   std::string meaning(const Found& f, const Rule& rule, const std::vector<std::string>& asked);
   std::string read_by(const Found& f) const;
   std::string stands_between(const Found& f, const Rule& rule) const;

@@ -183,8 +183,8 @@ bool value_missed(const Draft& c, const Semantics& ops);
 double worth(const Draft& c);
 /// Whether `a` says more than `b`: what it would win, then how near it came.
 bool leads(const Draft& a, const Draft& b);
-/// Of two nodes: one is not the operator that the rule wants there, and it took little else. It is
-/// a rule for others.
+/// Of two nodes: one, or an input of the model, is not the operator that the rule wants there, and
+/// it took little else. It is a rule for others.
 bool for_others(const Draft& c, const Subjects& subjects, const Semantics& ops);
 
 /// The phase's place in the pipeline.

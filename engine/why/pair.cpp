@@ -326,15 +326,47 @@ Result<PairAnswer> Inquiry::pair(std::string_view first, std::string_view second
   for (const Draft& c : all) bytes = std::max(bytes, c.c.bytes);
   if (!out.path.empty())
     for (Draft& c : s.at_one_end(ends, only, out.path, bytes)) {
-      if (std::ranges::any_of(all, [&](const Draft& x) { return x.c.rule == c.c.rule; })) continue;
-      all.push_back(std::move(c));
+      auto same = std::ranges::find_if(all, [&](const Draft& x) { return x.c.rule == c.c.rule; });
+      if (same == all.end())
+        all.push_back(std::move(c));
+      else if (c.found.failures < same->found.failures)  // with both of them it took the wrong ones
+        *same = std::move(c);
     }
+  // What stands between them may be placed elsewhere: whether they would be one layer without it.
+  std::vector<std::pair<std::string, std::optional<Trials::Tried>>> moved;
+  auto free = [&](const std::string& n) {
+    const NodeId id = s.o.model->find_node(n);
+    return id && placed_freely(*s.o.model, id, s.o.knowledge->ops);
+  };
+  if (!out.blockers.empty() && tries > 0 && std::ranges::all_of(out.blockers, free))
+    for (const std::string& behind : {out.b.name, std::string()}) {
+      Change move;
+      move.bypass = out.blockers, move.behind = behind;
+      moved.emplace_back(behind, trials.layer(move, names));
+    }
+  // They would not: then what would only take it away is not the reason.
+  const bool apart = !moved.empty() && std::ranges::all_of(moved, [](const auto& m) {
+    return m.second && m.second->layer.empty();
+  });
+  if (apart && !only)
+    std::erase_if(all, [](const Draft& c) {
+      return c.c.rule->kind == RuleKind::rewrite && c.c.state == Considered::State::refused;
+    });
   if (!only) {
     std::erase_if(all, [&](const Draft& c) {
       return for_others(c, s.attempts.subjects(*c.found.graph, names), s.o.knowledge->ops);
     });
     for (Draft& c : s.not_removed(out.blockers, bytes)) all.push_back(std::move(c));
   }
+  // One kernel could hold the whole path: the reason is where that kernel ends.
+  if (out.kind == PairAnswer::Kind::between && !only)
+    for (Draft& c : s.where_regions_end(out.path)) {
+      std::erase_if(all, [](const Draft& x) {
+        return x.c.rule->kind == RuleKind::rewrite && pattern_nodes(*x.c.rule) <= 1 &&
+               x.c.state == Considered::State::refused;
+      });
+      all.push_back(std::move(c));
+    }
   std::ranges::stable_sort(all, leads);
   if (!left.empty()) {  // the one that did not take the reader might have
     std::vector<Draft> own = s.candidates({left, reader}, only);
@@ -356,15 +388,7 @@ Result<PairAnswer> Inquiry::pair(std::string_view first, std::string_view second
   else if (out.considered.empty() && shared.empty())
     out.otherwise = "rules fuse nodes that feed each other or read the same tensor" +
                     (out.kind == PairAnswer::Kind::unrelated ? "" : r.inputs());
-  auto free = [&](const std::string& n) {
-    const NodeId id = s.o.model->find_node(n);
-    return id && placed_freely(*s.o.model, id, s.o.knowledge->ops);
-  };
-  if (out.blockers.empty() || tries <= 0 || !std::ranges::all_of(out.blockers, free)) return out;
-  for (const std::string& behind : {out.b.name, std::string()}) {
-    Change move;
-    move.bypass = out.blockers, move.behind = behind;
-    auto layer = trials.layer(move, names);
+  for (auto& [behind, layer] : moved) {
     if (!layer || layer->layer.empty()) continue;
     const std::string text =
         behind.empty() ? fmt::format("remove {} from the model", joined(out.blockers))

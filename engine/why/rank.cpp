@@ -130,7 +130,8 @@ bool concerns(const Draft& c, const Observed& o, const Subjects& subjects,
   }
   if (!structure(c)) return true;
   if (rule.kind == RuleKind::region) return r.matched_nodes > 0;
-  if (rule.kind == RuleKind::merge) return false;  // nothing else of its kind is there
+  // Of two the pattern says which is no sibling; of one, that nothing else of its kind is there.
+  if (rule.kind == RuleKind::merge) return subjects.size() > 1 && r.matched_nodes > 0;
   if (rule.match.lines.empty() || !c.found.trace.refused.empty()) return true;
   const PatternExpr* want = c.found.trace.failed;
   if (!want) return !rewrite;

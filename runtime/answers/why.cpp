@@ -1,5 +1,7 @@
 #include "runtime/answers/why.h"
 
+#include <tuple>
+
 #include "codegen/program/kernel_nodes.h"
 
 namespace ferrule {
@@ -59,20 +61,32 @@ Result<why::Observed> observe(Imported imported, std::shared_ptr<const Knowledge
 Result<std::string> nearest_node(const why::Observed& o, why::Inquiry& inquiry,
                                  const std::string& rule) {
   std::string best;
-  std::pair furthest{-1, -1};
+  std::tuple<int, int, int, int64_t> furthest{-1, 0, 0, 0};  // 0: it fired there
   for (const std::string& name : inquiry.names()) {
     FERRULE_ASSIGN(why::NodeAnswer a, inquiry.node(name, rule, 0));
-    std::pair came{-1, 0};
-    for (const why::Considered& c : a.considered)
+    auto came = decltype(furthest){-1, 0, 0, 0};
+    for (const why::Considered& c : a.considered) {
+      const bool structure =
+          c.state == Considered::State::refused && c.rejection.stage == Rejection::Stage::structure;
       if (c.matched_nodes > 0)
-        came = std::max(came, std::pair{c.matched_nodes, c.passed_conditions});
+        came = std::max(
+            came, decltype(came){structure ? 1 : 2, c.matched_nodes, c.passed_conditions, c.bytes});
+    }
     for (size_t s : a.outcome.steps)
-      if (o.fused.journal.steps[s].rule == rule) came = std::max(came, std::pair{0, 0});
-    if (came > furthest && came.first >= 0) furthest = came, best = name;
+      if (o.fused.journal.steps[s].rule == rule) came = std::max(came, decltype(came){0, 0, 0, 0});
+    if (came > furthest) furthest = came, best = name;
   }
   if (best.empty())
     return error(Code::usage, "why", fmt::format("{} comes near no node of the model", rule));
   return best;
+}
+
+std::vector<std::string> made_by(const why::Observed& o, const std::string& rule) {
+  std::vector<std::string> out;
+  for (const Step& s : o.fused.journal.steps)
+    if (s.rule == rule && s.kind != "broken")
+      out.push_back(s.after.empty() ? s.text : s.after.back());
+  return out;
 }
 
 json names_json(const std::vector<std::string>& names) {

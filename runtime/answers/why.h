@@ -16,6 +16,8 @@ Result<why::Observed> observe(Imported imported, std::shared_ptr<const Knowledge
 /// took.
 Result<std::string> nearest_node(const why::Observed& o, why::Inquiry& inquiry,
                                  const std::string& rule);
+/// What a rule made wherever it fired: names of nodes and layers, each once.
+std::vector<std::string> made_by(const why::Observed& o, const std::string& rule);
 
 nlohmann::json to_json(const why::Observed& o, const why::NodeAnswer& a);
 nlohmann::json to_json(const why::Observed& o, const why::PairAnswer& a);

@@ -81,11 +81,18 @@ Result<std::string> asked_why(const Q* q) {
     FERRULE_ASSIGN(const why::PairAnswer answer, inquiry.pair(node, other, rule, kTries));
     return dumped({{"pair", to_json(o, answer)}}, o);
   }
-  if (node.empty()) {
-    FERRULE_ASSIGN(node, nearest_node(o, inquiry, rule));
+  const bool alone = node.empty();
+  if (alone) {
+    auto nearest = nearest_node(o, inquiry, rule);
+    const std::vector<std::string> made = made_by(o, rule);
+    if (!nearest && !made.empty())  // it took none of the model's own nodes
+      return dumped({{"nodes", json::array()}, {"fired", names_json(made)}}, o);
+    FERRULE_ASSIGN(node, std::move(nearest));
   }
   FERRULE_ASSIGN(const why::NodeAnswer answer, inquiry.node(node, rule, kTries));
-  return dumped({{"nodes", json::array({to_json(o, answer)})}}, o);
+  json j{{"nodes", json::array({to_json(o, answer)})}};
+  if (alone) j["fired"] = names_json(made_by(o, rule));
+  return dumped(std::move(j), o);
 }
 
 Result<std::string> missed(const Q* q) {

@@ -385,6 +385,7 @@ Result<Exit> body(const Common& common, const BenchOptions& o) {
   for (const auto& [n, t] : inputs) shapes[n] = t.dims();
   FERRULE_ASSIGN(Compiled * p, session.compile(shapes));
   FERRULE_ASSIGN(Buffers b, buffers(p->plan(), inputs));
+  for (const std::string& n : notes) talk("note: " + n);
   FERRULE_ASSIGN(Latency l, measure(p->executable(), b, seconds));
   const int64_t growth = resident("VmHWM") - before,
                 anonymous = resident("RssAnon") - anonymous_before;
@@ -426,6 +427,7 @@ Result<Exit> body(const Common& common, const BenchOptions& o) {
                 {"layers", p->plan().layers.size()},
                 {"kernels", kernels},
                 {"interpreted", interpreted},
+                {"notes", notes},
                 {"then", others}});
     return Exit::ok;
   }

@@ -116,8 +116,14 @@ void add_timeout(CLI::App& command, Common& common) {
       ->check(CLI::Range(0.001, 1e6));
 }
 
+/// "ferrule rules test"
+static std::string path_of(const CLI::App& command) {
+  const CLI::App* parent = command.get_parent();
+  return parent ? path_of(*parent) + " " + command.get_name() : command.get_name();
+}
+
 void set_body(CLI::App& command, Common& common, int& exit, Command body) {
-  command.callback([&common, &exit, body = std::move(body)] {
+  command.callback([&command, &common, &exit, body = std::move(body)] {
     const FoldedOutput output;
     if (common.json) print_unfolded();
     auto result = [&]() -> Result<Exit> {
@@ -134,6 +140,9 @@ void set_body(CLI::App& command, Common& common, int& exit, Command body) {
       exit = static_cast<int>(*result);
       return;
     }
+    static const std::string general = error(Code::usage, "", "").value().hint;
+    if (Error& e = result.error(); e.hint == general)
+      e.hint = "see " + path_of(command) + " --help";
     talk(render(result.error()));
     exit = static_cast<int>(exit_code(result.error().code));
   });

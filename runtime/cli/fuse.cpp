@@ -354,7 +354,7 @@ std::string_view name(Verdict v) {
 }
 
 void print_verified(const Verified& v) {
-  std::cout << "\n";
+  std::cout << "\noutputs of the new model, compared with the given one's:\n";
   for (const json& r : v.rows)
     std::cout << verdict_line(r["verdict"].get<std::string>(), r["output"].get<std::string>(),
                               r["text"].get<std::string>());

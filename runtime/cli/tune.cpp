@@ -109,6 +109,7 @@ Result<Exit> body(const Common& common, const InputOptions& input, const std::st
                                                notes, accepted_by(session)));
   Shapes shapes;
   for (const auto& [n, t] : inputs) shapes[n] = t.dims();
+  for (const std::string& n : notes) talk("note: " + n);
   FERRULE_ASSIGN(Compiled * p, session.compile(shapes));
   FERRULE_ASSIGN(auto ordered, session.arrange(inputs));
   FERRULE_ASSIGN(auto results, p->run(ordered));

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <iostream>
 
+#include "engine/base/join.h"
 #include "engine/rule/text.h"
 #include "runtime/cli/why_text.h"
 
@@ -68,15 +69,49 @@ Result<Exit> several(const Common& common, const AskedModel& model, why::Inquiry
   return Exit::ok;
 }
 
+/// Of a rule alone: whether it fired, and where. Then, if this says true, comes the place where it
+/// did not: of a rule that fired elsewhere, one that has all of its pattern.
+bool print_fired(const std::vector<std::string>& made, const why::NodeAnswer& a,
+                 const Question& q) {
+  constexpr size_t kShown = 3;
+  const why::Considered* c = a.considered.empty() ? nullptr : &a.considered[0];
+  if (made.empty()) {
+    std::cout << fmt::format("{} fired nowhere in this model", q.rule)
+              << (c ? fmt::format("; it came furthest here, with {} of the {} of its pattern:\n",
+                                  c->matched_nodes, counted(c->pattern_nodes, "node"))
+                    : "\n");
+    return true;
+  }
+  std::string where;
+  for (size_t k = 0; k < made.size() && k < kShown; ++k)
+    where += fmt::format("{}\"{}\"", k ? ", " : "", escape(made[k], 160));
+  if (made.size() > kShown) where += fmt::format(" and {} more", made.size() - kShown);
+  std::cout << fmt::format("{} fired {} in this model: {}\n", q.rule,
+                           made.size() == 1 ? "once" : fmt::format("{} times", made.size()), where);
+  if (!c) return true;
+  if (c->state == why::Considered::State::refused &&
+      c->rejection.stage == Rejection::Stage::structure) {
+    std::cout << "no other nodes of the model are as its pattern wants them (--node N asks about "
+                 "one)\n";
+    return false;
+  }
+  std::cout << "elsewhere it did not; it came furthest here:\n";
+  return true;
+}
+
 Result<Exit> one(const Common& common, const AskedModel& model, why::Inquiry& inquiry,
                  const Question& q) {
   FERRULE_ASSIGN(why::NodeAnswer a, inquiry.node(q.node, q.rule, kTries));
+  const bool alone = q.nodes.empty();
+  const std::vector<std::string> made =
+      alone ? made_by(model.observed, q.rule) : std::vector<std::string>();
   if (common.json) {
     json j = header(model);
+    if (alone) j["fired"] = names_json(made);
     j["nodes"] = json::array({to_json(model.observed, a)});
     print_json(j);
   } else {
-    print_node(model.observed, a, q);
+    if (!alone || print_fired(made, a, q)) print_node(model.observed, a, q);
   }
   return Exit::ok;
 }
@@ -129,7 +164,21 @@ Result<Exit> body(const Common& common, Question q) {
   why::Inquiry& inquiry = *(kept = new why::Inquiry(model.observed));
   if (!q.pair.empty()) return two(common, model, inquiry, q);
   if (q.nodes.empty()) {
-    FERRULE_ASSIGN(q.node, nearest_node(model.observed, inquiry, q.rule));
+    auto nearest = nearest_node(model.observed, inquiry, q.rule);
+    const std::vector<std::string> made = made_by(model.observed, q.rule);
+    if (!nearest && made.empty()) return fail(std::move(nearest.error()));
+    if (!nearest) {  // it took none of the model's own nodes
+      if (!common.json) {
+        print_fired(made, {}, q);
+        return Exit::ok;
+      }
+      json j = header(model);
+      j["fired"] = names_json(made);
+      j["nodes"] = json::array();
+      print_json(j);
+      return Exit::ok;
+    }
+    q.node = *nearest;
   } else {
     q.node = q.nodes[0];
   }
