@@ -223,7 +223,8 @@ Type learned_type(const Graph& g, const Node& n) {
   if (op == "LinearRegressor") columns = n.attrs.i("targets", 1);
   if (op == "SVMRegressor") columns = 1;
   if (op == "FeatureVectorizer")
-    for (int64_t width : n.attrs.ints("inputdimensions")) columns += width;
+    for (int64_t width : n.attrs.ints("inputdimensions"))
+      if (width < 0 || __builtin_add_overflow(columns, width, &columns)) return {};
   if (columns < 1 || !x.shape) return columns < 1 ? Type{} : Type{DType::f32, {}};
   return {DType::f32, Shape{x.rank() == 1 ? Dim(1) : (*x.shape)[0], Dim(columns)}};
 }
