@@ -41,6 +41,19 @@ int required(const PatternExpr& e) {
   }
 }
 
+/// Nodes that a match has at most.
+int calls(const PatternExpr& e) {
+  int count = 0, most = 0;
+  for (const auto& a : e.args) count += calls(*a);
+  for (const auto& c : e.choices) most = std::max(most, calls(*c.second));
+  return count + most + (e.kind == PatternExpr::Kind::call ? 1 : 0);
+}
+int calls(const Rule& rule) {
+  int count = 0;
+  for (const PatternLine& l : rule.match.lines) count += calls(*l.expr);
+  return std::max(count, 1);
+}
+
 /// What the attempt looked at.
 std::vector<NodeId> touched(const Graph& g, const Rejection& r, const MatchTrace& t) {
   std::vector<NodeId> out{r.root};
@@ -249,8 +262,9 @@ bool Attempts::possible(const Rule& rule, const Node& n) {
 
 std::optional<Found> Attempts::pattern(const Rule& rule, const Graph& g, const Subjects& subjects) {
   std::optional<Found> best;
-  const int depth =
-      std::min(pattern_nodes(rule) - 1 + (rule.kind == RuleKind::rewrite ? 1 : 0), kDeepest);
+  // Of a window's first nodes the root may be far: all that is optional may lie between.
+  const int nodes = rule.kind == RuleKind::window ? calls(rule) : pattern_nodes(rule);
+  const int depth = std::min(nodes - 1 + (rule.kind == RuleKind::rewrite ? 1 : 0), kDeepest);
   std::set<NodeId> seen;
   auto try_all = [&](const std::vector<NodeId>& roots) {
     for (NodeId root : roots) {

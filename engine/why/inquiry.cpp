@@ -428,10 +428,26 @@ bool for_others(const Draft& c, const Subjects& subjects, const Semantics& ops) 
   constexpr size_t kOfOthers = 2;  // nodes that a rule for others may have taken
   const MatchTrace& t = c.found.trace;
   if (subjects.size() != 2 || c.c.state != Considered::State::refused ||
-      c.found.rejection.stage != Rejection::Stage::structure || !c.found.path.empty() ||
-      !t.failed || t.failed->kind != PatternExpr::Kind::call || t.nodes.size() > kOfOthers)
+      c.found.rejection.stage != Rejection::Stage::structure || !t.failed)
     return false;
   const Graph& g = *c.found.graph;
+  if (!c.found.path
+           .empty()) {  // both stand between nodes that the rule takes, and are none of them
+    auto taken = [&](NodeId n) {
+      return n == c.found.path.front() || n == c.found.root ||
+             std::ranges::any_of(t.nodes, [&](const auto& x) { return x.second == n; });
+    };
+    return std::ranges::none_of(subjects,
+                                [&](const auto& s) { return std::ranges::any_of(s, taken); });
+  }
+  if (t.nodes.size() > kOfOthers) return false;
+  if (t.failed->kind != PatternExpr::Kind::call)  // a constant is wanted of two computed operands
+    return c.c.rule->kind == RuleKind::rewrite && t.value && g.value(t.value).producer &&
+           std::ranges::any_of(g.value(t.value).uses, [&](const Use& u) {
+             const Node& n = g.node(u.node);
+             return ops.in_class(n, "pointwise") && n.inputs.size() == 2 &&
+                    std::ranges::none_of(n.inputs, [&](ValueId v) { return g.constant(v); });
+           });
   const NodeId at = failed_at(c.found);
   if (!at) return t.value && g.value(t.value).is_input;  // where the model begins
   return !has_head(g.node(at), t.failed->ops, t.failed->classes, ops) &&
@@ -458,7 +474,7 @@ std::vector<Draft> Inquiry::State::candidates(const std::vector<std::string>& as
       continue;
     c->c.bytes = bytes_between(*c, asked);
     propose(*c, o, attempts);
-    c->worth = worth(*c);
+    c->worth = worth(*c, o.knowledge->target);
     out.push_back(std::move(*c));
   }
   std::ranges::stable_sort(out, leads);
@@ -567,10 +583,24 @@ std::vector<Draft> Inquiry::State::at_one_end(const std::vector<std::string>& na
       const bool end =
           at && std::ranges::any_of(std::array{names[0], names[1], path.front(), path.back()},
                                     [&](const auto& n) { return contains(g.node(at).origins, n); });
-      const bool between = fuses && t.failed && on_path(at) && !end && c.c.matched_nodes > 0;
+      // Both may be nodes of its pattern, whichever they are.
+      const bool both = std::ranges::all_of(names, [&](const std::string& n) {
+        const NodeId id = o.model->find_node(n);
+        const RegionSpec& tail = c.c.rule->region;
+        return !id || has_head(o.model->node(id), tail.ops, tail.classes, o.knowledge->ops) ||
+               std::ranges::any_of(c.c.rule->match.lines, [&](const PatternLine& l) {
+                 return calls(*l.expr, o.model->node(id), o.knowledge->ops);
+               });
+      });
+      const bool between =
+          fuses && t.failed && on_path(at) && !end && c.c.matched_nodes > 0 && both;
+      // A node of the right kind but for an operand, a result or an attribute.
+      const std::string& id = c.found.rejection.id;
+      const bool but_for = t.node && (id == "D4" || id == "D5" || id == "D6");
       const bool structural = c.found.rejection.stage == Rejection::Stage::structure;
+      const NodeId where = but_for ? t.node : structural ? at : NodeId();
       const bool recognised = recognises(*c.c.rule) && value_missed(c, o.knowledge->ops) &&
-                              on_path(c.found.root) && (!structural || !at || on_path(at)) &&
+                              on_path(c.found.root) && (!where || on_path(where)) &&
                               !in_own_layer(c, names) && prepares(c, path);
       if (!between && !recognised) continue;
       // What matches but for a number was meant to be it, the surer the more it matches.

@@ -179,8 +179,9 @@ bool concerns(const Draft& c, const Observed& o, const Subjects& subjects,
 bool recognises(const Rule& rule);
 /// Refused for a number, a size or an attribute of the operators that the rule wants.
 bool value_missed(const Draft& c, const Semantics& ops);
-/// How much the rule would win, weighed by what has to change for it.
-double worth(const Draft& c);
+/// How much the rule would win, weighed by what has to change for it; little where the target has
+/// no such kernel.
+double worth(const Draft& c, const Target& target);
 /// Whether `a` says more than `b`: what it would win, then how near it came.
 bool leads(const Draft& a, const Draft& b);
 /// Of two nodes: one, or an input of the model, is not the operator that the rule wants there, and

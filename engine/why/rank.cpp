@@ -149,7 +149,7 @@ bool concerns(const Draft& c, const Observed& o, const Subjects& subjects,
   return c.c.matched_nodes >= 2 && 2 * c.c.matched_nodes >= c.c.pattern_nodes;
 }
 
-double worth(const Draft& c) {
+double worth(const Draft& c, const Target& target) {
   const Rejection& r = c.found.rejection;
   double chance = 0;
   switch (c.c.state) {
@@ -179,6 +179,11 @@ double worth(const Draft& c) {
       if (r.stage == Rejection::Stage::condition) chance /= std::max(c.found.failures, 1);
       if (c.c.rule->kind == RuleKind::rewrite) chance *= 0.7;  // it prepares, and fuses nothing
   }
+  // What it wants would not help where its kernel is missing; that itself is asked last.
+  const std::string& contract = c.c.rule->contract;
+  if (c.c.state == Considered::State::refused && r.stage != Rejection::Stage::condition &&
+      !contract.empty() && !target.contracts.contains(contract))
+    chance *= 0.1;
   return chance * static_cast<double>(std::max<int64_t>(c.c.bytes, 0));
 }
 

@@ -282,6 +282,12 @@ def bench(report, net):
     report.check("bench of two: its text", None if re.search(
         r"^A  .*big\.onnx on cpu, 1 layer\n   median (.|\n)*^B  without rules on cpu, 4 layers\n(.|\n)*^B takes [\d.]+ times as long as A \(95 %: [\d.]+ to [\d.]+, \d+ interleaved runs\)",
         done.out, re.MULTILINE) else done.tail() + done.out)
+    open_sizes = harness.model(folder / "open.onnx", "agraph (float[N,16] x) => (float[N,16] y) { y = Sin (x) }")
+    for command in (["bench", open_sizes, "--seconds", "0.05"], ["tune", open_sizes, "--seconds", "0.05", "-o", folder / "open.tuning"]):
+        done = run(*command)
+        report.check(f"{command[0]}: sizes that are open", None if done.code == OK and re.search(r"^note: x is f32\[N,16\]: N = 1 is used; --shapes", done.err, re.MULTILINE) else done.tail())
+    answer, problem = harness.answer(run("bench", open_sizes, "--seconds", "0.05", "--json"))
+    report.check("bench: sizes that are open, in its JSON", problem or (None if len(answer["notes"]) == 1 else str(answer["notes"])))
     report.check("bench of no file", refusal(run("bench", big, folder / "none.onnx"), USAGE, r"none\.onnx"))
     (folder / "odd.yaml").write_text("what: this\n")
     report.check("bench of another YAML file", refusal(run("bench", big, folder / "odd.yaml"), USAGE, r"odd\.yaml", "no override file"))

@@ -364,6 +364,8 @@ def command_line(report, net):
     refused(report, "an unknown command", USAGE, "explian", "explain", arguments=["explian", net])
     refused(report, "an unknown option", USAGE, "--disabel", "--disable", arguments=["explain", net, "--disabel", "x"])
     refused(report, "no model", USAGE, "MODEL", arguments=["explain"])
+    done = refused(report, "a node that is an input", USAGE, "an input of the model", arguments=["why", net, "--node", "x"])
+    report.check("the hint names the command's help", None if "see ferrule why --help" in done.err else done.err)
     refused(report, "an option without its value", USAGE, "--target", arguments=["explain", net, "--target"])
     refused(report, "two models", USAGE, "net.onnx|second", arguments=["explain", net, "second"])
     refused(report, "an unknown target", USAGE, "pdp11", "cpu-avx2", "sm_90", arguments=["explain", net, "--target", "pdp11"])
