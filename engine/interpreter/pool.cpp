@@ -67,6 +67,10 @@ void slide(const Pool& p, Start&& start, Tap&& tap, Finish&& finish) {
   }
 }
 
+double least_integer(DType t) {
+  return is_unsigned_int(t) || t == DType::boolean ? 0 : -std::ldexp(1, size_bits(t) - 1);
+}
+
 Outputs max_pool(const Call& c) {
   FERRULE_ASSIGN(const Pool p, pool_shape(c));
   const Tensor& x = *c.input(0);
@@ -76,13 +80,15 @@ Outputs max_pool(const Call& c) {
     std::vector<int64_t> indices(c.wants(1) ? y.size() : 0);
     const bool column_major = c.n.attrs.i("storage_order", 0) != 0;
     const int64_t plane = count(p.spatial);
+    // A window of nothing but pads gives the least number of the type.
+    const C least = std::is_floating_point_v<C> ? -std::numeric_limits<C>::infinity()
+                                                : from_real<C>(least_integer(x.dtype()));
     C best{};
     int64_t where = -1;
     slide(
         p,
         [&] {
-          best = std::is_floating_point_v<C> ? -std::numeric_limits<C>::infinity()
-                                             : std::numeric_limits<C>::lowest();
+          best = least;
           where = -1;
         },
         [&](int64_t i) {

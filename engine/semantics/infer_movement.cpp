@@ -294,6 +294,9 @@ Status split(InferenceContext& c) {
     return c.wrong(fmt::format("split has {} for {}", counted(sizes->size(), "value"),
                                counted(parts, "output")));
   Dim chunk = ceildiv(x[axis], Dim(count)), start(0);
+  // Even where nobody wants the parts that would have less than nothing.
+  if (auto rest = (x[axis] - chunk * Dim(count - 1)).constant(); !c.has(1) && rest && *rest < 0)
+    return c.wrong(fmt::format("{} cannot be split so", str(x)));
   auto data = x.size() == 1 ? c.contents(0) : std::nullopt;
   for (size_t i = 0; i < parts; ++i) {
     Shape out = x;

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cmath>
 
 #include "engine/semantics/semantics.h"
@@ -125,6 +126,10 @@ TEST_CASE("pooling") {
              {{"kernel_shape", Dims{3}}, {"pads", Dims{1, 1}}, {"count_include_pad", int64_t{1}}}},
             {x})) == Values{3, 6, 5});
   CHECK(values(run_op({"GlobalAveragePool"}, {f32({1, 2, 1, 2}, {1, 3, 5, 9})})) == Values{2, 7});
+  // Windows of nothing but pads give the least number of the type.
+  const auto padded = run_op({"MaxPool", {{"kernel_shape", Dims{1}}, {"pads", Dims{1, 1}}}},
+                             {Tensor::of_ints(DType::i8, {1, 1, 1}, std::array<int64_t, 1>{5})});
+  CHECK(values(padded) == Values{-128, 5, -128});
   // Rows 0 to 2 and columns 1 to 2 in two by one cells; a region outside has no pixels.
   CHECK(values(run_op({"MaxRoiPool", {{"pooled_shape", Dims{2, 1}}}},
                       {iota({1, 1, 3, 4}), f32({2, 5}, {0, 1, 0, 2, 2, 0, 9, 9, 9, 9})})) ==
