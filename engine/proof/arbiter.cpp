@@ -382,8 +382,8 @@ std::string unexplained(const ArbiterCase& c, const Semantics& ops, const Limits
                          at(*c.after, *other, k), ulps, expanded);
   }
   Draw noise(1);
-  for (int n = 0;
-       n < kEvaluations && std::ranges::any_of(outputs, [](const Output& o) { return !o.done(); });
+  for (int n = 0; n < kEvaluations && std::ranges::any_of(
+                                          outputs, [](const Output& o) { return !o.done(); });
        ++n) {
     const auto x = before.run(*c.inputs, &noise), y = after.run(*c.inputs, &noise);
     if (!x || !y) break;

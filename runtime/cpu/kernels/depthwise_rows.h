@@ -123,8 +123,8 @@ template <int B, int KW, int SW, bool Border, bool Whole, int V = 1>
 #pragma GCC unroll 2
     for (int v = 0; v < V; ++v) {
       Vector x[kInputs];
-      // Tap by tap, so that neighbouring sums follow each other. A tap needs the pixels of the one
-      // before it at this distance from the stride, and a new one.
+    // Tap by tap, so that neighbouring sums follow each other. A tap needs the pixels of the one
+    // before it at this distance from the stride, and a new one.
 #pragma GCC unroll 2
       for (int phase = 0; phase < SW; ++phase) {
         const float* p = row + v * kLanes + phase * s.pixel;
