@@ -234,8 +234,9 @@ Outputs feature_vectorizer(const Call& c) {
       return c.bad("input {} is no matrix of numbers", k);
     const int64_t own = x->rank() == 1 ? 1 : x->dims()[0];
     if (rows >= 0 && rows != own) return c.bad("inputs of {} and {} rows", rows, own);
-    if (widths[k] < 0) return c.bad_attr("inputdimensions", "{}", widths[k]);
-    rows = own, total += widths[k];
+    if (widths[k] < 0 || __builtin_add_overflow(total, widths[k], &total))
+      return c.bad_attr("inputdimensions", "{}", widths[k]);
+    rows = own;
   }
   FERRULE_TRY(c.fits(DType::f32, {rows, total}));
   std::vector<float> y(static_cast<size_t>(rows * total));
@@ -295,6 +296,18 @@ Outputs zip_map(const Call& c) {
 }
 
 // --- scores
+
+double logistic(double v) {
+  const double e = 1 / (1 + std::exp(-std::fabs(v)));
+  return v < 0 ? 1 - e : e;
+}
+double probit(double v) {
+  const double x = 2 * v - 1, product = (1 - x) * (1 + x);
+  if (product == 0) return 0;
+  const double log = std::log(product), a = 2 / (std::numbers::pi * 0.147) + log / 2,
+               root = std::sqrt(std::sqrt(a * a - log / 0.147) - a);
+  return std::numbers::sqrt2 * (x < 0 ? -root : root);
+}
 
 struct Scores {
   int64_t rows = 0, classes = 0;
@@ -486,6 +499,10 @@ Outputs svm_classifier(const Call& c) {
   const auto vectors = reals(c, "support_vectors"), factors = reals(c, "coefficients"),
              rho = reals(c, "rho"), slope = reals(c, "prob_a"), shift = reals(c, "prob_b");
   const std::string how = c.n.attrs.s("post_transform", "NONE");
+  // No class has more vectors than there are numbers, so that sums do not wrap.
+  const auto most = std::ssize(vectors);
+  if (std::ranges::any_of(per_class, [&](int64_t n) { return n < 0 || n > most; }))
+    return c.bad_attr("vectors_per_class", "{} with {} numbers", text(per_class), most);
   const int64_t supports = std::accumulate(per_class.begin(), per_class.end(), int64_t{0}),
                 pairs = classes * (classes - 1) / 2;
   const bool linear = supports <= 0;
@@ -493,12 +510,10 @@ Outputs svm_classifier(const Call& c) {
   const auto least = [](const std::vector<double>& v, int64_t n) { return std::ssize(v) >= n; };
   if (classes < 1 || rho.empty() || (linear && std::ssize(factors) != classes * width))
     return c.bad("{} coefficients for {} classes and {} columns", factors.size(), classes, width);
-  if (!linear && (classes < 2 || std::ssize(per_class) != classes ||
-                  std::ranges::any_of(
-                      per_class, [](int64_t n) { return n < 0; }) ||
-                  std::ssize(vectors) != supports * width ||
-                  !least(factors, (classes - 1) * supports) || !least(rho, pairs) ||
-                  slope.size() != shift.size() || (!slope.empty() && !least(slope, pairs))))
+  if (!linear &&
+      (classes < 2 || std::ssize(per_class) != classes || std::ssize(vectors) != supports * width ||
+       !least(factors, (classes - 1) * supports) || !least(rho, pairs) ||
+       slope.size() != shift.size() || (!slope.empty() && !least(slope, pairs))))
     return c.bad("its lists of support vectors do not fit {} classes and {} columns", classes,
                  width);
   const bool likely = !linear && !slope.empty();
@@ -563,19 +578,6 @@ Outputs svm_classifier(const Call& c) {
 
 }  // namespace
 
-double logistic(double v) {
-  const double e = 1 / (1 + std::exp(-std::fabs(v)));
-  return v < 0 ? 1 - e : e;
-}
-double probit(double v) {
-  const double x = 2 * v - 1, product = (1 - x) * (1 + x);
-  if (product == 0) return 0;
-  const double log = std::log(product), a = 2 / (std::numbers::pi * 0.147) + log / 2,
-               root = std::sqrt(std::sqrt(a * a - log / 0.147) - a);
-  return std::numbers::sqrt2 * (x < 0 ? -root : root);
-}
-
-/// In place, over one row.
 Status post_transform(const Call& c, std::string_view how, std::span<double> row) {
   if (how == "NONE") return {};
   if (how == "LOGISTIC" || how == "PROBIT") {

@@ -6,8 +6,6 @@
 
 namespace ferrule::interp {
 
-double logistic(double v);
-double probit(double v);
 /// A row of scores in place.  errors: bad_attribute (no such transform).
 Status post_transform(const Call& c, std::string_view how, std::span<double> row);
 /// The same of targets: a single one is only transformed by probit, as in ONNX Runtime.

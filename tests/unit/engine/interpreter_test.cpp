@@ -35,6 +35,7 @@ struct Op {
   std::string op;
   std::map<std::string, Attr> attrs = {};
   size_t outputs = 1;
+  std::string domain = {};
 };
 
 Result<std::vector<Tensor>> run_op(const Op& op, const std::vector<Given>& inputs,
@@ -42,6 +43,7 @@ Result<std::vector<Tensor>> run_op(const Op& op, const std::vector<Given>& input
   Graph g;
   Node n;
   n.op = op.op;
+  n.domain = op.domain;
   n.name = "n";
   n.since_opset = 23;
   for (const auto& [k, v] : op.attrs) n.attrs.set(k, v);
@@ -492,7 +494,7 @@ TEST_CASE("graphs: nested graphs capture, groups run their body") {
 
 TEST_CASE("hostile attributes and sizes are errors") {
   const Tensor img = iota({1, 2, 4, 4}), k3 = iota({2, 2, 3, 3}), x = iota({2, 3});
-  const int64_t huge = int64_t{1} << 60;
+  const int64_t huge = int64_t{1} << 60, most = std::numeric_limits<int64_t>::max();
   struct Case {
     Op op;
     std::vector<Given> in;
@@ -500,6 +502,20 @@ TEST_CASE("hostile attributes and sizes are errors") {
   };
   const std::vector<Case> cases = {
       {{"NoSuchOp"}, {x}, Code::unsupported_operator},
+      // Sums that wrap to a number that fits.
+      {{"FeatureVectorizer", {{"inputdimensions", Dims{most, most, 3}}}, 1, "ai.onnx.ml"},
+       {x, x, x},
+       Code::bad_attribute},
+      {{"SVMClassifier",
+        {{"classlabels_ints", Dims{0, 1, 2}},
+         {"vectors_per_class", Dims{most, most, 3}},
+         {"support_vectors", std::vector<double>{1, 2, 3}},
+         {"coefficients", std::vector<double>{1, 2}},
+         {"rho", std::vector<double>{1, 2, 3}}},
+        2,
+        "ai.onnx.ml"},
+       {x},
+       Code::bad_attribute},
       {{"Conv", {{"strides", Dims{0, 1}}}}, {img, k3}, Code::bad_attribute},
       {{"Conv", {{"strides", Dims{1}}}}, {img, k3}, Code::bad_attribute},
       {{"Conv", {{"group", int64_t{0}}}}, {img, k3}, Code::bad_attribute},
