@@ -186,7 +186,8 @@ def main():
                              ["rules coverage", "coverage"],
                              ["rules coverage, edited copy", "coverage", *changed, *seconds, "--rules", copy]):
         done = run("rules", *arguments, timeout=600)
-        report.check(what, harness.crash(done) or (None if done.code == OK else done.tail()))
+        found = "\n".join(re.findall(r"^(?:FAILED|WRONG|OPEN) .*", done.out, re.MULTILINE))
+        report.check(what, harness.crash(done) or (None if done.code == OK else f"{found}\n{done.tail()}"))
         if what == "rules coverage":
             report.check("every condition is covered and decides", None if "conditions shown to be needed: " in done.out and
                          not re.search("never decide|nothing shows|no case reaches", done.out) else done.tail())
