@@ -38,6 +38,8 @@ struct PrepareContext {
       false;                 ///< also keep the implementations that were not chosen, for measure()
   bool own_weights = false;  ///< nobody but this session reads the plan's constants: their memory
                              ///< may be given back
+  bool runs_once = false;    ///< products read weights where they lie: packing them costs more than
+                             ///< one run, and memory for a second copy
   const Cancel* cancel = nullptr;  ///< asked before every launch (of a graph of them, too), and
                                    ///< inside interpreted layers
 };

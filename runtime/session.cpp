@@ -292,6 +292,7 @@ struct Session::State {
                            cache,
                            tuning ? &*tuning : nullptr,
                            options.all_candidates};
+    context.runs_once = options.runs_once;
     context.cancel = options.cancel.get();
     return context;
   }

@@ -39,6 +39,7 @@ struct SessionOptions {
   bool in_stages = true;        ///< graphs whose sizes depend on data: see staged.h
   int concurrent_runs = 0;  ///< of one plan; more wait. 0: as many as there are threads that run
   std::string tuning;       ///< a file of `ferrule tune`; empty: the built-in rules
+  bool runs_once = false;   ///< spare memory for packed weights, at the cost of slower runs
   bool all_candidates = false;  ///< for Executable::measure
   LogCallback log;
   std::shared_ptr<const Cancel>

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "engine/base/file_pages.h"
 #include "engine/base/output_file.h"
 #include "engine/graph/operator_name.h"
 #include "engine/onnx/internal.h"
@@ -116,7 +117,7 @@ class DataFile {
     const size_t gap = static_cast<size_t>(-at_ & 63);
     FERRULE_TRY(out_.write(kZeros, gap));
     at_ += static_cast<int64_t>(gap);
-    FERRULE_TRY(out_.write(t.data(), static_cast<size_t>(t.bytes())));
+    FERRULE_TRY(write(t));
     onnx::TensorProto p;
     p.set_data_type(static_cast<int>(t.dtype()));
     for (int64_t d : t.dims()) p.add_dims(d);
@@ -134,6 +135,19 @@ class DataFile {
   }
 
  private:
+  /// Piece by piece, so that weights of a mapped file never are in memory as a whole.
+  Status write(const Tensor& t) {
+    constexpr size_t kPiece = size_t{16} << 20;
+    const auto* from = static_cast<const char*>(t.data());
+    const auto bytes = static_cast<size_t>(t.bytes());
+    for (size_t done = 0; done < bytes; done += kPiece) {
+      const size_t n = std::min(kPiece, bytes - done);
+      FERRULE_TRY(out_.write(from + done, n));
+      let_go_file_pages(from + done, n);
+    }
+    return {};
+  }
+
   OutputFile out_;
   std::string name_;  ///< beside the model
   int64_t at_ = 0;

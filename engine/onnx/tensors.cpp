@@ -2,7 +2,6 @@
 // data mapped read-only from beside the model and nowhere else (reliability: no absolute path, no
 // "..", no link that leaves the folder; the file that was opened is the one that is judged).
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "engine/base/file_pages.h"
 #include "engine/onnx/internal.h"
 
 namespace ferrule::onnx_io {
@@ -66,14 +66,6 @@ Result<Location> location_of(const onnx::TensorProto& t, const std::string& wher
   return out;
 }
 
-struct Mapping {
-  void* at = nullptr;
-  size_t size = 0;
-  ~Mapping() {
-    if (at) ::munmap(at, size);
-  }
-};
-
 /// The file behind `location`, mapped; its size. Nothing is mapped twice.
 Result<std::pair<std::shared_ptr<const void>, int64_t>> map_file(const std::string& location,
                                                                  const std::string& where,
@@ -102,17 +94,12 @@ Result<std::pair<std::shared_ptr<const void>, int64_t>> map_file(const std::stri
   struct stat st;
   if (::fstat(fd, &st) != 0) return bad(std::strerror(errno));
   if (!S_ISREG(st.st_mode)) return bad("it is not a regular file");
-  auto mapping = std::make_shared<Mapping>();
-  if (st.st_size > 0) {
-    mapping->size = static_cast<size_t>(st.st_size);
-    mapping->at = ::mmap(nullptr, mapping->size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (mapping->at == MAP_FAILED) {
-      mapping->at = nullptr;
-      return bad(std::strerror(errno));
-    }
-  }
   std::pair<std::shared_ptr<const void>, int64_t> out{
-      std::shared_ptr<const void>(mapping, mapping->at), st.st_size};
+      std::shared_ptr<const void>(std::make_shared<char>(), nullptr), st.st_size};
+  if (st.st_size > 0) {
+    out.first = map_file_pages(fd, static_cast<size_t>(st.st_size));
+    if (!out.first) return bad(std::strerror(errno));
+  }
   roots.mapped[opened] = out;
   return out;
 }

@@ -253,6 +253,7 @@ class Verify {
     FERRULE_ASSIGN(SessionOptions o, session_options(common_));
     o.cancel = cancel_;
     o.log = {};
+    o.runs_once = true;
     if (!rules) o.engine = without_rules(std::move(o.engine));
     return o;
   }

@@ -111,6 +111,7 @@ CpuExecutable::CpuExecutable(const PrepareContext& context, PackCache& packs)
       threads_(context.threads),
       cancel_(context.cancel),
       library_(&packs) {
+  library_.runs_once = context.runs_once;
   if (!lowered_.notices_nan()) return;
   noticing_ = std::make_unique<Noticing>(context, packs);
   noticing_->context.log = nullptr;  // what it refers to may be gone when it would be called

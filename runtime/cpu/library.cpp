@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "engine/base/file_pages.h"
 #include "runtime/parallel.h"
 
 namespace ferrule::cpu {
@@ -145,6 +146,7 @@ Packed PackCache::pack(const dnnl::engine& engine, dnnl::stream& stream, const T
     }
     dnnl::reorder(desc).execute(stream, arguments);
     stream.wait();
+    let_go_file_pages(tensor.address(), static_cast<size_t>(tensor.bytes()));
     packed.owner = std::make_shared<const std::pair<Tensor, std::shared_ptr<void>>>(tensor, buffer);
     packed.data = buffer.get();
     packed.buffer = std::move(buffer);
@@ -166,6 +168,7 @@ Packed PackCache::derive(const Tensor& tensor, std::string_view recipe, int64_t 
   std::shared_ptr<void> buffer = allocate(bytes);
   if (!buffer) throw std::bad_alloc();
   fill(buffer.get());
+  let_go_file_pages(tensor.address(), static_cast<size_t>(tensor.bytes()));
   Packed packed{std::make_shared<const std::pair<Tensor, std::shared_ptr<void>>>(tensor, buffer),
                 buffer.get(), bytes, buffer};
   add(tensor, {{},
@@ -239,6 +242,7 @@ void Prepared::argument(int id, const memory::desc& desc, int slot) {
 
 void Prepared::constant(int id, const memory::desc& desc, Packed packed) {
   memories_.emplace_back(desc, library_.engine, const_cast<void*>(packed.data));
+  if (library_.runs_once && packed.bytes == 0) let_go_.emplace_back(packed.data, desc.get_size());
   packed_.push_back(std::move(packed));
   arguments_.push_back({id, memories_.back().get()});
 }
@@ -271,6 +275,7 @@ Status Prepared::run() {
   dnnl_status_t status =
       dnnl_primitive_execute(primitive_.get(), library_.stream.get(),
                              static_cast<int>(arguments_.size()), arguments_.data());
+  for (const auto& [at, bytes] : let_go_) let_go_file_pages(at, bytes);
   if (status == dnnl_success) [[likely]]
     return {};
   return error(Code::library_failed, text_, "oneDNN",

@@ -72,6 +72,7 @@ struct Library {
   dnnl::stream stream;
   PackCache* packs = nullptr;
   int64_t packed_bytes = 0;
+  bool runs_once = false;  ///< PrepareContext::runs_once
   /// Constants, by address, that lie packed in an order which can be turned back, since somebody
   /// last cleared this.
   std::unordered_map<const void*, Residence::Restore> reversible;
@@ -147,6 +148,7 @@ class Prepared final : public Kernel {
   std::vector<memory> memories_;
   std::vector<std::pair<int, size_t>> slots_;  ///< slot, index of its memory
   std::vector<Packed> packed_;
+  std::vector<std::pair<const void*, size_t>> let_go_;  ///< what a single run needs no more
   size_t scratch_ = SIZE_MAX;
   int64_t scratch_bytes_ = 0;
 };

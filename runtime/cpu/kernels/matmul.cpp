@@ -68,10 +68,15 @@ Applicable<KernelPtr> build(Context& context, const KernelCall& call, const Prod
     const Operand& b = call.inputs[1];
     const DType t = b.dtype;
     memory::desc bias = p.bias ? p.bias->desc(t) : memory::desc();
-    dnnl::matmul::primitive_desc desc(context.library.engine, p.a.desc(t),
-                                      b.constant ? p.b.any(t) : p.b.desc(t), bias, p.y.desc(t),
-                                      epilogue.attr);
-    const std::string text = desc.impl_info_str();
+    auto described = [&](const memory::desc& weights) {
+      return dnnl::matmul::primitive_desc(context.library.engine, p.a.desc(t), weights, bias,
+                                          p.y.desc(t), epilogue.attr);
+    };
+    const bool packs = b.constant && !context.library.runs_once;
+    dnnl::matmul::primitive_desc desc = described(packs ? p.b.any(t) : p.b.desc(t));
+    std::string text = desc.impl_info_str();
+    if (b.constant && !packs && text.find("ref") != text.npos)
+      desc = described(p.b.any(t)), text = desc.impl_info_str();
     if (has_logistic(call) && text.find("ref") != text.npos)
       return make_without_logistic(call, [&](const KernelCall& c) { return build(context, c, p); });
     // Without AVX-512 a sum has to be the first post-op, or the whole product runs in reference
