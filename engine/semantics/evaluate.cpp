@@ -152,19 +152,24 @@ Tensor evaluate_program(const Program& p, size_t output, const std::vector<int64
   auto [result, bytes] = Tensor::allocate(storage, dims);
   const Walk walk = make_walk(dims, data);
   std::atomic<bool> found = false;
+  // What only another output of the program reads may have fewer elements than this one.
+  std::vector<bool> loaded(data.size());
+  for (const Inst& in : p.insts)
+    if (in.op == Prim::load) loaded[in.index] = true;
   auto elements = [&, bytes = bytes](int64_t begin, int64_t end) {
     BlockEvaluator run(p);
     std::vector<bool> fixed(data.size());  // one element: read once
     for (size_t k = 0; k < data.size(); ++k) {
       fixed[k] = data[k]->numel() == 1;
-      if (fixed[k] && begin < end)
+      if (loaded[k] && fixed[k] && begin < end)
         gather(walk, k, *data[k], run.physical(p.inputs[k]), 0, kBlock, run.input(k));
     }
     DType out = run.physical(p.output_type(output));
     for (int64_t start = begin; start < end; start += kBlock) {
       int m = static_cast<int>(std::min<int64_t>(kBlock, end - start));
       for (size_t k = 0; k < data.size(); ++k)
-        if (!fixed[k]) gather(walk, k, *data[k], run.physical(p.inputs[k]), start, m, run.input(k));
+        if (loaded[k] && !fixed[k])
+          gather(walk, k, *data[k], run.physical(p.inputs[k]), start, m, run.input(k));
       run.run(m);
       if (rounding && out == DType::f64 &&
           any_less(static_cast<const double*>(run.output(output)), m, rounding->least))

@@ -352,6 +352,7 @@ fed("Slice with step 0", "agraph (float[4] x) => (float[a] y) { y = Slice(x, b, 
 fed("Slice with extreme bounds", "agraph (float[4] x) => (float[a] y) { y = Slice(x, b, e, ax, st) }",
     b=[-(1 << 63)], e=[(1 << 63) - 1], ax=[0], st=[-(1 << 63)])
 simple("Split into more parts than there are elements", "agraph (float[1,4] x) => (float[1,4] y, float[1,4] z) { y, z = Split<axis=0, num_outputs=3>(x) }")
+simple("a greatest of no rows and many columns", "agraph (float[0,8388608] x, int64[1] a) => (float[8388608] y) <int64[1] a = {0}> { y = ReduceMax<keepdims=0>(x, a) }")
 fed("Split into negative parts", "agraph (float[4] x) => (float[a] y, float[b] z) { y, z = Split<axis=0>(x, s) }", s=[-4, 8])
 fed("Split of another sum", "agraph (float[4] x) => (float[a] y, float[b] z) { y, z = Split<axis=0>(x, s) }", s=[3, 3])
 fed("Gather far outside", "agraph (float[4] x) => (float[1] y) { y = Gather(x, i) }", i=[1 << 40])

@@ -311,6 +311,10 @@ TEST_CASE("reductions, order and normalisation") {
   CHECK(values(run_op({"ReduceMax"},
                       {Tensor::of<int32_t>(DType::i32, {0}, std::vector<int32_t>{})}))[0] ==
         -2147483648.0);
+  // Of an axis without elements there is nothing to read, however many results there are.
+  CHECK(values(
+            run_op({"ReduceMin", {{"keepdims", int64_t{0}}}}, {f32({0, 1 << 22}, {}), i64({0})})) ==
+        Values(1 << 22, std::numeric_limits<double>::infinity()));
   CHECK(values(run_op({"ReduceSum", {{"noop_with_empty_axes", int64_t{1}}}}, {iota({2})})) ==
         Values{0, 1});
   const auto top = run_op({"TopK", {}, 2}, {f32({4}, {1, 7, 7, 3}), i64({3})});
