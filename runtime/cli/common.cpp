@@ -353,7 +353,7 @@ std::string ran_on(const Compiled& compiled) {
 void talk(const std::string& text) {
   static std::set<std::string> said;  // a model that is prepared twice has its notes twice
   if (!said.insert(text).second) return;
-  std::fprintf(stderr, "%s\n", folded(text, width_of(STDERR_FILENO)).c_str());
+  std::fprintf(stderr, "%s\n", laid_out_message(text).c_str());
 }
 
 }  // namespace ferrule::cli

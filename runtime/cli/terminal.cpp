@@ -112,6 +112,12 @@ class Folding final : public std::streambuf {
   std::string line_;
 };
 
+std::string painted_for(int fd, std::string_view text, Paint paint) {
+  if (!environment(Variable::no_colour).empty() || !on_terminal(fd)) return std::string(text);
+  constexpr const char* kCodes[] = {"32", "33", "31"};
+  return fmt::format("\033[{}m{}\033[0m", kCodes[static_cast<size_t>(paint)], text);
+}
+
 }  // namespace
 
 bool on_terminal(int fd) {
@@ -159,10 +165,16 @@ void print_unfolded() {
 
 std::string painted(std::string_view text, Paint paint, size_t pad) {
   const std::string spaces(pad > text.size() ? pad - text.size() : 0, ' ');
-  if (!environment(Variable::no_colour).empty() || !on_terminal(STDOUT_FILENO))
-    return std::string(text) + spaces;
-  constexpr const char* kCodes[] = {"32", "33", "31"};
-  return fmt::format("\033[{}m{}\033[0m{}", kCodes[static_cast<size_t>(paint)], text, spaces);
+  return painted_for(STDOUT_FILENO, text, paint) + spaces;
+}
+
+std::string laid_out_message(std::string_view text) {
+  const std::string lines = folded(text, width_of(STDERR_FILENO));
+  const bool bad = lines.starts_with("error");
+  const size_t end = bad || lines.starts_with("warning") ? lines.find(':') : 0;
+  if (end == 0 || end == std::string::npos) return lines;
+  return painted_for(STDERR_FILENO, lines.substr(0, end), bad ? Paint::bad : Paint::doubtful) +
+         lines.substr(end);
 }
 
 }  // namespace ferrule::cli

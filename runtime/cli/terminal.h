@@ -35,5 +35,7 @@ void print_unfolded();
 enum class Paint : unsigned char { good, doubtful, bad };
 /// The text in colour, on a terminal and unless $NO_COLOR is set, padded to `pad` columns.
 std::string painted(std::string_view text, Paint paint, size_t pad = 0);
+/// A message for stderr, folded to the terminal there, the words that say how bad it is in colour.
+std::string laid_out_message(std::string_view text);
 
 }  // namespace ferrule::cli

@@ -105,6 +105,10 @@ def main():
         narrow, wide = on_terminal(200, "help", env={"COLUMNS": "80"}), on_terminal(80, "help")
         report.check("$COLUMNS wins", None if narrow == wide else narrow[:400])
         report.check("colours", None if COLOUR.search(on_terminal(80, "doctor")) else "none on a terminal")
+        wrong = on_terminal(80, "explain", report.folder / "nowhere.onnx")
+        report.check("an error's kind in colour", None if wrong.startswith("\x1b[31merror[file_not_found]\x1b[0m: ") else wrong[:400])
+        wrong = on_terminal(80, "explain", report.folder / "nowhere.onnx", env={"NO_COLOR": "1"})
+        report.check("an error without colours", None if wrong.startswith("error[file_not_found]: ") else wrong[:400])
         for variable in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
             text = on_terminal(80, "doctor", env=variable)
             report.check(f"no colours: {variable}", None if "\x1b" not in text and "ok " in text else text[:400])
