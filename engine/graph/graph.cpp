@@ -150,7 +150,7 @@ void Graph::add_use(ValueId v, Use u) {
   if (!v) return;
   auto& uses = values_[v.index].uses;
   uses.push_back(u);
-  if (uses.size() > kManyUses)
+  if (uses.size() > kManyUses / 2)  // fewer have no index
     if (auto it = many_uses_.find(v.index); it != many_uses_.end())
       it->second[key(u)] = static_cast<uint32_t>(uses.size() - 1);
 }

@@ -325,17 +325,38 @@ TEST_CASE("graph: many readers of one value") {
   Graph g;
   ValueId x = g.add_input("x", f32({2, 3}));
   std::vector<NodeId> nodes;
-  for (int i = 0; i < 20000; ++i) {
-    Node n;
-    n.op = "Relu";
-    n.inputs = {x};
-    n.outputs = {g.add_value("")};
-    nodes.push_back(g.add_node(std::move(n)));
-  }
+  auto add = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      Node n;
+      n.op = "Relu";
+      n.inputs = {x};
+      n.outputs = {g.add_value("")};
+      nodes.push_back(g.add_node(std::move(n)));
+    }
+  };
+  auto remove = [&](size_t from, size_t to) {
+    for (size_t i = from; i < to; ++i) g.remove_node(nodes[i]);
+    nodes.erase(nodes.begin() + static_cast<long>(from), nodes.begin() + static_cast<long>(to));
+  };
+  add(20000);
   CHECK(g.value(x).uses.size() == 20000);
-  for (NodeId n : nodes) g.remove_node(n);
+  remove(0, nodes.size());
   CHECK(g.value(x).uses.empty());
   check_fine(g);
+  // Readers that come while there are fewer of them than there were.
+  for (const int most : {20, 70, 130}) {
+    for (const size_t fewer : {1, 20, 40, 60}) {
+      add(most);
+      remove(0, std::min(fewer, nodes.size()));
+      add(5);
+      remove(nodes.size() - 3, nodes.size());
+      add(1);
+      CHECK(g.value(x).uses.size() == nodes.size());
+      check_fine(g);
+      remove(0, nodes.size());
+      CHECK(g.value(x).uses.empty());
+    }
+  }
 }
 
 TEST_CASE("verify: finds what is broken") {
