@@ -3,6 +3,7 @@
 // attributes, and which inputs it has), told apart by their overload.
 #include <onnx/defs/parser.h>
 #include <onnx/defs/schema.h>
+#include <onnx/shape_inference/implementation.h>
 
 #include <algorithm>
 #include <set>
@@ -48,6 +49,8 @@ class FunctionWriter {
       onnx::FunctionProto& f = *m_.mutable_functions(k);
       FERRULE_ASSIGN(Opsets own, read_opsets(f.opset_import(), "function " + quote(f.name())));
       types_.clear();  // of the main graph's values, whose names it may use for others
+      data_.clear();
+      noted_.clear();
       FERRULE_TRY(nodes(*f.mutable_node(), own));
     }
     return {};
@@ -67,6 +70,8 @@ class FunctionWriter {
 
   void note_types() {
     const auto& g = m_.graph();
+    for (const auto& t : g.initializer()) data_[t.name()] = &t;
+    for (const auto& v : g.input()) data_.erase(v.name());  // a run may give other data
     for (const auto* list : {&g.input(), &g.value_info(), &g.output()})
       for (const auto& v : *list) types_[v.name()] = v.type();
     for (const auto& t : g.initializer()) note_tensor(t.name(), t);
@@ -82,26 +87,59 @@ class FunctionWriter {
     for (onnx::NodeProto& n : list) {
       FERRULE_TRY(node(n, opsets));
       for (auto& a : *n.mutable_attribute()) {
-        if (a.has_g()) FERRULE_TRY(nodes(*a.mutable_g()->mutable_node(), opsets));
-        for (auto& g : *a.mutable_graphs()) FERRULE_TRY(nodes(*g.mutable_node(), opsets));
+        if (a.has_g()) FERRULE_TRY(nested(*a.mutable_g()->mutable_node(), opsets));
+        for (auto& g : *a.mutable_graphs()) FERRULE_TRY(nested(*g.mutable_node(), opsets));
       }
     }
     return {};
   }
+  /// What was noted of its values ends with it: another branch may use their names for others.
+  Status nested(Nodes& list, const Opsets& opsets) {
+    const size_t before = noted_.size();
+    Status done = nodes(list, opsets);
+    for (; noted_.size() > before; noted_.pop_back()) {
+      types_.erase(noted_.back());
+      data_.erase(noted_.back());
+    }
+    return done;
+  }
 
-  /// What most exporters write between a mask's input and where it is read.
-  void keep_rank(const onnx::NodeProto& n) {
-    if (n.op_type() == "Constant" && n.output_size() == 1)
+  /// Types of a node's results by ONNX's own inference, where they are not declared: functions ask
+  /// for ranks. A node that it refuses is judged later.
+  void note_results(const onnx::NodeProto& n, const Opsets& opsets) {
+    if (n.op_type() == "Constant" && n.output_size() == 1) {
       for (const auto& a : n.attribute())
-        if (a.name() == "value" && a.has_t()) note_tensor(n.output(0), a.t());
-    const bool keeps = n.op_type() == "Cast" || n.op_type() == "Identity";
-    if (!keeps || n.input_size() != 1 || n.output_size() != 1) return;
-    if (const auto type = types_.find(n.input(0)); type != types_.end()) {
-      onnx::TypeProto kept = type->second;
-      if (n.op_type() == "Cast")
-        for (const auto& a : n.attribute())
-          if (a.name() == "to") kept.mutable_tensor_type()->set_elem_type(static_cast<int>(a.i()));
-      types_.try_emplace(n.output(0), std::move(kept));
+        if (a.name() == "value" && a.has_t()) {
+          note_tensor(n.output(0), a.t());
+          data_[n.output(0)] = &a.t();
+          noted_.push_back(n.output(0));
+        }
+      return;
+    }
+    const auto known = [&](const std::string& name) { return name.empty() || rank_of(name) >= 0; };
+    const auto opset = opsets.find(canonical_domain(n.domain()));
+    if (std::ranges::all_of(n.output(), known) || opset == opsets.end() ||
+        !std::ranges::all_of(n.input(), known) ||
+        std::ranges::any_of(n.attribute(),
+                            [](const auto& a) { return a.has_g() || a.graphs_size() > 0; }))
+      return;
+    const auto* schema = schema_of(n.op_type(), opset->second, opset->first);
+    if (!schema || !schema->has_type_and_shape_inference_function()) return;
+    try {
+      onnx::NodeProto node = n;
+      schema->Verify(node);
+      std::unordered_map<std::string, onnx::TypeProto*> types;
+      for (const std::string& input : n.input())
+        if (!input.empty()) types[input] = &types_[input];
+      onnx::shape_inference::InferenceContextImpl context(node, types, data_, {}, {});
+      schema->GetTypeAndShapeInferenceFunction()(context);
+      for (int k = 0; k < n.output_size(); ++k)
+        if (!known(n.output(k))) {
+          types_[n.output(k)] = *context.getOutputType(static_cast<size_t>(k));
+          noted_.push_back(n.output(k));
+        }
+    } catch (const std::exception&) {
+      return;
     }
   }
   /// Constants of a definition have the type of an operand: f32 where it is not known, which the
@@ -127,7 +165,7 @@ class FunctionWriter {
   }
 
   Status node(onnx::NodeProto& n, const Opsets& opsets) {
-    keep_rank(n);
+    note_results(n, opsets);
     if (!names_.contains(n.op_type())) return {};
     const std::string domain = canonical_domain(n.domain());
     if (!n.overload().empty() || own_.contains({domain, n.op_type()})) return {};
@@ -255,7 +293,9 @@ class FunctionWriter {
   std::unordered_set<std::string_view> names_;              ///< of all operators that it writes
   std::set<std::pair<std::string, std::string>> own_;       ///< the model's own functions
   std::unordered_map<std::string, onnx::TypeProto> types_;  ///< of the main graph, where known
-  std::unordered_map<std::string, std::string> written_;    ///< what it is written as -> overload
+  std::unordered_map<std::string, const onnx::TensorProto*> data_;  ///< of its constants
+  std::vector<std::string> noted_;  ///< names of values whose types were not declared
+  std::unordered_map<std::string, std::string> written_;  ///< what it is written as -> overload
 };
 
 }  // namespace

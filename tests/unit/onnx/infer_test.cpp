@@ -48,6 +48,29 @@ bool has(const std::string& text, const char* what) { return text.find(what) != 
 
 }  // namespace
 
+TEST_CASE("functions know the ranks of operands that no value_info declares") {
+  const std::string inputs = "float[2,3,4] x, float[4,12] w, float[12] b, int64[2,3] m, bool[2] c";
+  const std::string call = "\n y = com.microsoft.Attention<num_heads = 2>(x, w, b, k)";
+  const std::string refused = "error[unsupported_operator]";
+  CHECK(type_of(inputs,
+                "a = Constant<value = int64[1] {1}>() i = Cast<to = 6>(m) k = "
+                "ReduceSum<keepdims = 0>(i, a)" +
+                    call) == "f32[2,3,4]");
+  // A constant that a run may replace decides nothing: then the rank is not known.
+  CHECK(type_of(inputs + ", int64[n] a",
+                "i = Cast<to = 6>(m) k = ReduceSum<keepdims = 0>(i, a)" + call)
+            .find(refused) == 7);
+  // Another branch may use a name for something else: this mask has lengths, that one is whole.
+  const std::string attention = "com.microsoft.Attention<num_heads = 2>(x, w, b, k) }";
+  CHECK(type_of("float[2,3,4] x, float[4,12] w, float[12] b, int64[2,3] m, bool c",
+                "a = Constant<value = int64[1] {1}>() i = Cast<to = 6>(m) y = If(c) <then_branch = "
+                "g () => (float[2,3,4] p) { k = Identity(i) p = " +
+                    attention +
+                    ", else_branch = g () => (float[2,3,4] q) { k = ReduceSum<keepdims = 0>(i, a) "
+                    "q = " +
+                    attention + ">") == "f32[2,3,4]");
+}
+
 TEST_CASE("infer: convolutions") {
   CHECK(type_of("float[1,3,H,W] x, float[8,3,3,3] w", "y = Conv<pads=[1,1,1,1]>(x, w)") ==
         "f32[1,8,H,W]");
