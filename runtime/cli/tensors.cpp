@@ -1,7 +1,6 @@
 #include "runtime/cli/tensors.h"
 
 #include <algorithm>
-#include <cstring>
 #include <set>
 
 #include "engine/graph/npz.h"
@@ -34,10 +33,9 @@ Result<Tensor> random_tensor(DType t, const std::vector<int64_t>& dims, uint64_t
   auto [tensor, bytes] = Tensor::allocate(t, dims);
   Random random(seed);
   for (int64_t k = 0; k < tensor.numel(); ++k) {
-    double value = is_float(t) ? random.unit() * 2 - 1 : static_cast<double>(random.next() % below);
-    Tensor one = Tensor::scalar(t, value);
-    std::memcpy(static_cast<char*>(bytes) + k * size_bits(t) / 8, one.data(),
-                static_cast<size_t>(size_bits(t)) / 8);
+    const double value =
+        is_float(t) ? random.unit() * 2 - 1 : static_cast<double>(random.next() % below);
+    Tensor::put(t, bytes, k, value);
   }
   return tensor;
 }

@@ -2,7 +2,8 @@
 // which are stored. What is claimed must pass; what is not known must say so cleanly, and stands
 // with its reason in skipped.tsv, which may only shrink. FERRULE_ONNX_TESTS names the folder
 // (node/, simple/, …); without it the tests are skipped (the script `run` beside this file sets
-// it). FERRULE_ONNX_TESTS_ONLY: a substring of the names.
+// it). FERRULE_ONNX_TESTS_ONLY: a substring of the names; FERRULE_ONNX_TESTS_PART=K/N: every Nth
+// case from the Kth (0 to N - 1).
 #pragma once
 #include <fnmatch.h>
 
@@ -50,7 +51,12 @@ inline std::vector<fs::path> folders() {
         found.push_back(e.path());
   }
   std::sort(found.begin(), found.end());
-  return found;
+  size_t part = 0, parts = 1;
+  if (const char* text = std::getenv("FERRULE_ONNX_TESTS_PART"))
+    if (std::sscanf(text, "%zu/%zu", &part, &parts) != 2 || part >= parts) parts = 1, part = 0;
+  std::vector<fs::path> chosen;
+  for (size_t k = part; k < found.size(); k += parts) chosen.push_back(found[k]);
+  return chosen;
 }
 
 /// Lines "BACKEND<tab>REASON<tab>NAMES" (`both` for either backend; REASON: how the skip's text
@@ -191,7 +197,7 @@ inline std::pair<int, int> run_all(
     if (o.kind == Outcome::skipped)
       std::printf("skipped %s %s: %s\n", backend.c_str(), name.c_str(), o.text.c_str());
   }
-  if (!std::getenv("FERRULE_ONNX_TESTS_ONLY"))
+  if (!std::getenv("FERRULE_ONNX_TESTS_ONLY") && !std::getenv("FERRULE_ONNX_TESTS_PART"))
     for (const std::string& name : skips.unused())
       ++counts[Outcome::failed], std::printf("FAILED %s %s: listed as skipped, and no such case\n",
                                              backend.c_str(), name.c_str());

@@ -1,5 +1,6 @@
-// ONNX's own backend tests, fused, on the CPU. What `explain` counts as a kernel is one: no layer
-// may be interpreted whose contract is not "interpret".
+// ONNX's own backend tests, fused, on the CPU, or on the backend that FERRULE_CONFORMANCE_BACKEND
+// names (cuda needs a GPU, and FERRULE_CONFORMANCE_TARGET: sm_90). What `explain` counts as a
+// kernel is one: no layer may be interpreted whose contract is not "interpret".
 #include <doctest/doctest.h>
 
 #include "runtime/session.h"
@@ -16,7 +17,8 @@ Outcome run_case(const fs::path& folder, const std::shared_ptr<const Knowledge>&
   std::string refused;
   SessionOptions options;
   options.engine = engine;
-  options.backend = "cpu";
+  const char* backend = std::getenv("FERRULE_CONFORMANCE_BACKEND");
+  options.backend = backend ? backend : "cpu";
   options.threads = 1;
   options.log = [&](LogLevel level, std::string_view text) {
     if (level == LogLevel::warning && text.find("the interpreter runs it") != text.npos)
@@ -43,6 +45,7 @@ TEST_CASE("ONNX backend tests on the CPU" *
           doctest::skip(std::getenv("FERRULE_ONNX_TESTS") == nullptr)) {
   EngineOptions engine;
   engine.rule_dirs = {rules_dir()};
+  if (const char* target = std::getenv("FERRULE_CONFORMANCE_TARGET")) engine.target = target;
   auto knowledge = load_knowledge(engine);
   REQUIRE_MESSAGE(knowledge.has_value(), (knowledge ? "" : render(knowledge.error())));
   const auto [passed, failed] =

@@ -3,10 +3,11 @@ against their stored outputs and an fp64 arbiter, compute-sanitizer, bandwidths,
 Python with numpy and onnx; torch, onnxruntime and compute-sanitizer where they are. What is found is in the results' file after every step;
 no part ends another. Last line: "N passed, N failed, N skipped".
 
-usage: device.py [--quick] [--results FILE] [--seconds N] [--only kernels,models,memcheck,bandwidth,peers] [--models NAME,...]
+usage: device.py [--quick] [--results FILE] [--seconds N] [--only kernels,models,graphs,conformance,memcheck,bandwidth,peers] [--seed N] [--models NAME,...]
   --quick      a rehearsal: few cases, no times that mean anything (tests/gpu/run does it on stub libraries)
   --results    where the figures go, as JSON
   --models     of the models, and of those compared with peers, these alone
+  --seed       of the first random graph
   --seconds    the time there is: each part has its share of what is left, and ends when that is used up; what it did not come to is skipped
 """
 import argparse
@@ -31,7 +32,7 @@ import harness  # noqa: E402
 from session import CUDA, Session  # noqa: E402
 
 # In this order; the number is a part's share of the time against those behind it.
-PARTS = {"kernels": (correct.kernels, 3), "models": (correct.models, 2), "memcheck": (correct.memcheck, 1),
+PARTS = {"kernels": (correct.kernels, 3), "models": (correct.models, 2), "graphs": (correct.graphs, 1), "conformance": (correct.conformance, 2), "memcheck": (correct.memcheck, 1),
          "bandwidth": (fast.bandwidth, 2), "peers": (fast.peers, 5)}
 
 
@@ -92,12 +93,13 @@ def main():
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--only", default=",".join(PARTS))
     parser.add_argument("--models")
+    parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     wanted = options.only.split(",")
     for part in wanted:
         if part not in PARTS:
             parser.error(f"no part {part}; there are {', '.join(PARTS)}")
-    s = Session(options.results, options.seconds, options.quick, options.models.split(",") if options.models else None)
+    s = Session(options.results, options.seconds, options.quick, options.models.split(",") if options.models else None, options.seed)
     s.data["surroundings"] = surroundings()
     s.save()
     if s.ready and device_there(s):

@@ -38,8 +38,8 @@ def plain(value):
 
 
 class Session(harness.Report):
-    def __init__(self, path, seconds, quick, models=None):
-        self.path, self.quick, self.named = path, quick, models
+    def __init__(self, path, seconds, quick, models=None, seed=1):
+        self.path, self.quick, self.named, self.seed = path, quick, models, seed
         self.end = self.until = time.monotonic() + seconds if seconds else math.inf
         self.data = {"surroundings": {}, "counts": {}, "failures": {}, "left_out": {}, "seconds": {}}
         super().__init__()
