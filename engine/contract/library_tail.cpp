@@ -131,7 +131,8 @@ Accept library_takes(const LibraryTail& t) {
   for (const PostOp& step : t.steps)
     if (const auto why = too_rough(*t.target, t.contract, step); !why.empty())
       return no(std::string(why));
-  if (t.steps.empty() || !spreads_any(facts.library)) return yes();
+  if (t.steps.empty() || (facts.library != Library::cudnn && facts.library != Library::cublaslt))
+    return yes();
   const Node& a = t.graph->node(t.anchor);
   const ValueId y = a.outputs[0];
   const bool exact = t.graph->value(y).type.dtype == DType::f32 && !allows_tf32(a);

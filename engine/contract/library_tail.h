@@ -28,8 +28,9 @@ struct LibraryTail {
   std::span<const ValueId> inputs;  ///< of the tail; a step's operand counts in them
 };
 /// Whether operands of a tail may be spread over the result in any way that ONNX has; library_takes
-/// looks closer.
-inline bool spreads_any(Library l) { return l == Library::cudnn || l == Library::cublaslt; }
+/// looks closer. Not cuDNN: of operands that are broadcast along some axes of images it reads the
+/// wrong elements without a word (so on an H100, and in NVIDIA's cudnn-frontend, issue 107).
+inline bool spreads_any(Library l) { return l == Library::cublaslt; }
 /// no: the reason; the tail is then a generated kernel of its own.
 Accept library_takes(const LibraryTail& tail);
 

@@ -19,6 +19,13 @@ void widen(CudnnTensor& t, size_t images) {
   t.strides.insert(t.strides.begin() + 2, t.strides[2] * std::max<int64_t>(t.dims[3], 1));
 }
 
+/// cuDNN reads an operand as large as the result by the result's strides, whatever its own are.
+bool lies_like(const CudnnTensor& t, const CudnnTensor& y) {
+  for (size_t k = 0; k < y.dims.size(); ++k)
+    if (y.dims[k] > 1 && t.strides[k] != y.strides[k]) return false;
+  return true;
+}
+
 std::string dims(const CudnnTensor& t) {
   return fmt::format("{}:{}:{}", name(t.dtype), fmt::join(t.dims, "x"), fmt::join(t.strides, "."));
 }
@@ -121,21 +128,31 @@ Result<CudnnOperand> cudnn_operand(Context& context, int64_t uid, const Operand&
     return CudnnOperand{uid, -1, at};
   }
   FERRULE_ASSIGN(Address at,
-                 context.constants.derive(*o.constant, "channels_last", o.bytes(), [&](void* to) {
-                   copy_strided(o.dims, strides_of(o.dims, Layout::plain), o.constant->data(),
-                                o.strides(), to, size_bits(o.dtype) / 8);
-                 }));
+                 context.constants.derive(
+                     *o.constant, fmt::format("channels_last {}", fmt::join(o.dims, "x")),
+                     o.bytes(), [&](void* to) {
+                       copy_strided(o.dims, strides_of(o.dims, Layout::plain), o.constant->data(),
+                                    o.strides(), to, size_bits(o.dtype) / 8);
+                     }));
   return CudnnOperand{uid, -1, at};
 }
 
-Status add_tail(Context& context, const KernelCall& call, CudnnProblem& problem,
-                std::vector<CudnnOperand>& operands) {
-  const int rank = call.outputs[0].rank();
+Applicable<> add_tail(Context& context, const KernelCall& call, CudnnProblem& problem,
+                      std::vector<CudnnOperand>& operands) {
+  const Operand& y = call.outputs[0];
   for (PostOp op : call.post_ops) {
     if (op.operand >= 0) {
-      const Operand& o = call.inputs[static_cast<size_t>(op.operand)];
+      Operand o = call.inputs[static_cast<size_t>(op.operand)];
+      if (o.constant && o.numel() == y.numel()) {
+        o.dims = y.dims;
+        o.layout = y.layout;
+      }
+      CudnnTensor t = cudnn_tensor(o, y.rank());
+      if (t.dims == problem.y.dims && !lies_like(t, problem.y))
+        return not_applicable(escape(call.layer), "cuDNN",
+                              "an operand of its tail lies otherwise than its result");
       op.operand = static_cast<int>(problem.operands.size());
-      problem.operands.push_back(cudnn_tensor(o, rank));
+      problem.operands.push_back(std::move(t));
       FERRULE_ASSIGN(CudnnOperand at, cudnn_operand(context, kOperand + op.operand, o));
       operands.push_back(at);
     }

@@ -28,7 +28,7 @@ Applicable<KernelPtr> make_cudnn_kernel(Context& context, const KernelCall& call
 /// Slot or uploaded constant.  errors: those of Constants.
 Result<CudnnOperand> cudnn_operand(Context& context, int64_t uid, const Operand& o);
 /// The call's tail and its operands.  errors: those of Constants.
-Status add_tail(Context& context, const KernelCall& call, CudnnProblem& problem,
-                std::vector<CudnnOperand>& operands);
+Applicable<> add_tail(Context& context, const KernelCall& call, CudnnProblem& problem,
+                      std::vector<CudnnOperand>& operands);
 
 }  // namespace ferrule::cuda

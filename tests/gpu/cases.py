@@ -121,6 +121,9 @@ def library(floats):
         yield conv("conv_swish", t, "1,16,9,9", "16,16,3,3", "1,16,7,7", tail="s = Sigmoid(c) y = Mul(c, s)")
         yield conv("conv_gelu", t, "1,16,9,9", "16,16,3,3", "1,16,7,7", tail="y = Gelu(c)")
         yield conv("conv_add_relu", t, "1,16,9,9", "16,16,3,3", "1,16,7,7", tail="s = Add(c, r) y = Relu(s)", extra=", {f}[1,16,7,7] r")
+        yield conv("conv_constant", t, "2,8,9,7", "8,8,3,3", "2,8,7,5", bias=False, tail="s = Add(c, b) y = Relu(s)", extra=", {f}[2,8,7,5] b")
+        yield conv("conv_rows", t, "2,8,9,7", "8,8,3,3", "2,8,7,5", bias=False, tail="y = Mul(c, b)", extra=", {f}[7,1] b")
+        yield conv("conv_1d_constant", t, "3,8,16", "8,8,2", "3,8,5", "strides=[3]", bias=False, tail="y = Add(c, b)", extra=", {f}[3,8,5] b")
         yield conv("conv_no_bias", t, "1,16,9,9", "16,16,1,1", "1,16,9,9", bias=False)
         yield f"deconv_{t}", f"({f}[1,16,8,8] x, {f}[16,8,2,2] w) => ({f}[1,8,16,16] y) {{ y = ConvTranspose<strides=[2,2]>(x, w) }}"
         yield f"matmul_{t}", f"({f}[5,70,64] x, {f}[5,64,33] k) => ({f}[5,70,33] y) {{ y = MatMul(x, k) }}"

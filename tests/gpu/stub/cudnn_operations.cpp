@@ -215,6 +215,16 @@ std::string check_broadcast(const Tensor& b, const Tensor& y) {
   return {};
 }
 
+/// What the real one takes behind a window without a word and reads wrongly, as an H100 showed.
+std::string check_image_operand(const Tensor& b, const Tensor& y) {
+  for (size_t k = 0; k < y.dims.size(); ++k)
+    if (b.dims != y.dims && k != 1 && b.dims[k] > 1)
+      return "an operand of a convolution's tail that is broadcast along some axes of the image";
+    else if (b.dims == y.dims && y.dims[k] > 1 && b.strides[k] != y.strides[k])
+      return "an operand of a convolution's tail that lies otherwise than the result";
+  return {};
+}
+
 void run_pointwise(const Descriptor& d, Run& run) {
   const Tensor x = tensor_of(d.child(CUDNN_ATTR_OPERATION_POINTWISE_XDESC)),
                y = tensor_of(d.child(CUDNN_ATTR_OPERATION_POINTWISE_YDESC));
@@ -356,9 +366,19 @@ Operation inspect(const Descriptor& d) {
 
 std::string check_graph(const Descriptor& graph) {
   std::set<int64_t> made;
-  for (const auto& op : graph.all(CUDNN_ATTR_OPERATIONGRAPH_OPS)) {
+  const auto operations = graph.all(CUDNN_ATTR_OPERATIONGRAPH_OPS);
+  const bool images = std::ranges::any_of(operations, [](const DescriptorPtr& op) {
+    return op->type == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR ||
+           op->type == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR;
+  });
+  const Tensor result = operations.empty() ? Tensor{} : inspect(*operations.back()).out;
+  for (const auto& op : operations) {
     const Operation o = inspect(*op);
     if (!o.problem.empty()) return o.problem;
+    if (images && op->type == CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR)
+      for (const Tensor& t : o.in)
+        if (const auto why = check_image_operand(t, result); !t.is_virtual && !why.empty())
+          return why;
     for (const Tensor& t : o.in)
       if (t.is_virtual && !made.contains(t.uid)) return "a virtual tensor that nothing makes";
     made.insert(o.out.uid);
