@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "engine/base/diagnostics.h"
 #include "engine/match/facts.h"
@@ -55,16 +56,18 @@ bool Matcher::same_value(ValueId a, ValueId b) const {
 
 Matcher::Mark Matcher::mark() const {
   return {values_.size(), nodes_.size(),   lists_.size(), attrs_.size(),      dims_.size(),
-          tags_.size(),   matched_.size(), goals_.size(), assignments_.size()};
+          tags_.size(),   matched_.size(), goals_.size(), assignments_.size(), other_number_};
 }
 
 void Matcher::undo(const Mark& m) {
   values_.resize(m.values), nodes_.resize(m.nodes), lists_.resize(m.lists), attrs_.resize(m.attrs);
   dims_.resize(m.dims), tags_.resize(m.tags), matched_.resize(m.matched);
   goals_.resize(m.goals), assignments_.resize(m.assignments);
+  other_number_ = m.other_number;
 }
 
 bool Matcher::fail(Fail kind, const PatternExpr* e, ValueId v, NodeId n, std::string_view name) {
+  if (other_number_.expr) return false;  // a number was wrong before
   structural_ &= kind != Fail::rank && kind != Fail::type && kind != Fail::shape &&
                  kind != Fail::unknown_shape;
   // The furthest attempt counts; of two as far, the one that failed at the finer question.
@@ -442,7 +445,11 @@ bool Matcher::number(const Goal& g) {
     equal = v == stored ||
             (e.near && std::isfinite(k) && std::abs(v - k) <= rtol * (k == 0 ? 1 : std::abs(k)));
   }
-  if (!equal) return fail(Fail::number, &e, g.value, g.parent);
+  if (!equal) {
+    fail(Fail::number, &e, g.value, g.parent);
+    if (!ctx_.explain || other_number_.expr) return false;
+    other_number_ = {&e, g.value, g.parent};
+  }
   const OpFormula* f = t->rank() && g.parent ? ctx_.ops.find(g_.node(g.parent)) : nullptr;
   if (!f || !f->pointwise() || shaped_by_first(*f)) return true;
   int others = -1;
@@ -517,6 +524,8 @@ void bind_rest(const PatternExpr& e, Bindings& b, const Pattern& p) {
 }  // namespace
 
 bool Matcher::complete() {
+  if (const OtherNumber other = std::exchange(other_number_, {}); other.expr)
+    return fail(Fail::number, other.expr, other.value, other.reader);
   Embedding out;
   out.nodes = matched_;
   std::ranges::sort(out.nodes, [&](NodeId a, NodeId b) {

@@ -82,8 +82,15 @@ class Matcher {
   };
   template <class T>
   using Log = std::vector<std::pair<const std::string*, T>>;
+  /// A constant that is another number than the pattern's.
+  struct OtherNumber {
+    const PatternExpr* expr = nullptr;
+    ValueId value;
+    NodeId reader;
+  };
   struct Mark {
     size_t values, nodes, lists, attrs, dims, tags, matched, goals, assignments;
+    OtherNumber other_number;
   };
 
   bool solve(const Goal* g);
@@ -130,6 +137,9 @@ class Matcher {
   Log<Attr> attrs_;
   Log<Dim> dims_;
   std::vector<const std::string*> tags_;
+  /// For reports alone: what is around it is matched all the same, and where all of that fits, the
+  /// number is the reason.
+  OtherNumber other_number_;
   std::vector<NodeId> matched_;
   std::vector<const PatternExpr*> calls_;  // beside matched_; only when traced
   std::list<Goal> goals_;  // addresses stay, cut back with the log; most attempts need none
