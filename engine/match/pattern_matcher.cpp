@@ -55,7 +55,7 @@ bool Matcher::same_value(ValueId a, ValueId b) const {
 }
 
 Matcher::Mark Matcher::mark() const {
-  return {values_.size(), nodes_.size(),   lists_.size(), attrs_.size(),      dims_.size(),
+  return {values_.size(), nodes_.size(),   lists_.size(), attrs_.size(),       dims_.size(),
           tags_.size(),   matched_.size(), goals_.size(), assignments_.size(), other_number_};
 }
 

@@ -238,7 +238,7 @@ struct BenchOptions {
   std::string other;  ///< what the model is compared with; empty: nothing
   InputOptions input;
   double seconds = 2;
-  bool layers = false;
+  bool layers = false, markdown = false;
   std::vector<std::string> then;
 };
 
@@ -314,13 +314,30 @@ nlohmann::json json_of(const Latency& l) {
           {"median_high", l.sure.high}};
 }
 
+int digits_of(const Latency& l) { return l.median < 0.01 ? 6 : 3; }  ///< of a millisecond
+
 std::string text_of(const Latency& l, size_t indent) {
-  const int digits = l.median < 0.01 ? 6 : 3;  // of a millisecond
+  const int digits = digits_of(l);
   return fmt::format(
       "median {:.{}f} ms (95 %: {:.{}f} to {:.{}f}, {} runs)\n{}min {:.{}f}  p90 {:.{}f}  "
       "p95 {:.{}f}  p99 {:.{}f}",
       l.median, digits, l.sure.low, digits, l.sure.high, digits, l.runs, std::string(indent, ' '),
       l.min, digits, l.p90, digits, l.p95, digits, l.p99, digits);
+}
+
+/// For a pull request or a page: the head of a table, and a row of it.
+constexpr std::string_view kMarkdownHead =
+    "| what | on | layers | median ms | 95 % | p95 | p99 | runs |\n"
+    "|---|---|---|---|---|---|---|---|\n";
+
+std::string markdown_row(std::string_view what, const Compiled& compiled, const Latency& l) {
+  std::string name = escape(what);
+  for (size_t at = 0; (at = name.find('|', at)) != name.npos; at += 2) name.insert(at, "\\");
+  const int digits = digits_of(l);
+  return fmt::format("| {} | {} | {} | {:.{}f}{} | {:.{}f} to {:.{}f} | {:.{}f} | {:.{}f} | {} |\n",
+                     name, ran_on(compiled), compiled.plan().layers.size(), l.median, digits,
+                     l.unstable.empty() ? "" : " (unstable)", l.sure.low, digits, l.sure.high,
+                     digits, l.p95, digits, l.p99, digits, l.runs);
 }
 
 Result<Exit> compare_two(const Common& common, const BenchOptions& o) {
@@ -359,12 +376,18 @@ Result<Exit> compare_two(const Common& common, const BenchOptions& o) {
     return Exit::ok;
   }
   char letter = 'A';
+  if (o.markdown) std::cout << kMarkdownHead;
   for (const Side* s : {&a, &b}) {
+    if (o.markdown) {
+      std::cout << markdown_row(fmt::format("{}: {}", letter++, s->name), *s->compiled, s->latency);
+      continue;
+    }
     std::cout << fmt::format(
         "{}  {} on {}, {}\n   {}\n", letter++, escape(s->name), ran_on(*s->compiled),
         counted(s->compiled->plan().layers.size(), "layer"), text_of(s->latency, 3));
     if (!s->latency.unstable.empty()) std::cout << "   unstable: " << s->latency.unstable << "\n";
   }
+  if (o.markdown) std::cout << "\n";
   std::cout << fmt::format(
       "B takes {:.3f} times as long as A (95 %: {:.3f} to {:.3f}, {} "
       "interleaved runs){}\n",
@@ -374,7 +397,7 @@ Result<Exit> compare_two(const Common& common, const BenchOptions& o) {
 
 Result<Exit> body(const Common& common, const BenchOptions& o) {
   if (!o.other.empty()) return compare_two(common, o);
-  const auto& [other, input, seconds, layers, more] = o;
+  const auto& [other, input, seconds, layers, markdown, more] = o;
   const int64_t before = resident("VmRSS"), anonymous_before = resident("RssAnon");
   FERRULE_ASSIGN(SessionOptions options, session_options(common));
   FERRULE_ASSIGN(Session session, Session::load(common.model, options));
@@ -431,6 +454,10 @@ Result<Exit> body(const Common& common, const BenchOptions& o) {
                 {"then", others}});
     return Exit::ok;
   }
+  if (markdown) {
+    std::cout << kMarkdownHead << markdown_row(common.model, *p, l);
+    return Exit::ok;
+  }
   std::cout << fmt::format("{} on {}, {}, {}\n", escape(common.model), ran_on(*p),
                            counted(p->plan().layers.size(), "layer"), counted(kernels, "kernel"));
   constexpr size_t kColumn = 9;
@@ -481,7 +508,10 @@ void add_bench(CLI::App& app, Common& common, int& exit) {
                 "also measure the cost of another input shape: name:1x3x320x320 (repeatable)")
       ->type_name("SHAPE");
   c->add_option("--seconds", o->seconds, "how long to measure")->check(CLI::Range(0.01, 3600.0));
-  c->add_flag("--layers", o->layers, "time each layer, slowest first");
+  auto* layers = c->add_flag("--layers", o->layers, "time each layer, slowest first");
+  c->add_flag("--markdown", o->markdown, "print the latencies as a Markdown table")
+      ->excludes(layers)
+      ->excludes(c->get_option("--json"));
   c->footer(
       "Examples:\n  ferrule bench model.onnx --threads 2\n  ferrule bench model.onnx none "
       "--seconds "

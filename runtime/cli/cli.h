@@ -80,6 +80,9 @@ Result<Imported> import_model(const Common& common, const EngineOptions& options
 Result<std::unique_ptr<Explained>> explain_model(const Common& common, bool near_misses);
 
 void print_json(const nlohmann::json& j);
+/// On the terminal; `json`: also as an object with the member "error", where no JSON was printed
+/// yet.
+void report(const Error& e, bool json);
 /// That nothing lies at `path` which --force does not allow to replace; asked before the work, not
 /// after it. An empty path is none. errors: file_exists, about `what`.
 Status free_place(std::string_view what, const std::string& path, bool force);

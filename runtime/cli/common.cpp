@@ -143,7 +143,7 @@ void set_body(CLI::App& command, Common& common, int& exit, Command body) {
     static const std::string general = error(Code::usage, "", "").value().hint;
     if (Error& e = result.error(); e.hint == general)
       e.hint = "see " + path_of(command) + " --help";
-    talk(render(result.error()));
+    report(result.error(), common.json);
     exit = static_cast<int>(exit_code(result.error().code));
   });
 }
@@ -334,7 +334,28 @@ Status free_place(std::string_view what, const std::string& path, bool force) {
   return error(Code::file_exists, std::string(what), escape(path));
 }
 
+namespace {
+
+bool printed_json = false;
+
+nlohmann::json json_of(const Error& e) {
+  nlohmann::json out{{"code", code_name(e.code)}, {"place", e.place}, {"message", e.message}};
+  if (!e.hint.empty()) out["hint"] = e.hint;
+  if (!e.excerpt.empty()) out["excerpt"] = e.excerpt;
+  for (const Error& further : e.more) out["more"].push_back(json_of(further));
+  return out;
+}
+
+}  // namespace
+
+void report(const Error& e, bool json) {
+  talk(render(e));
+  if (json && !printed_json)
+    print_json({{"schema_version", kSchemaVersion}, {"error", json_of(e)}});
+}
+
 void print_json(const nlohmann::json& j) {
+  printed_json = true;
   std::cout << j.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
 }
 

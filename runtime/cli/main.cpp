@@ -85,7 +85,7 @@ Error unexpected(const CLI::App& app, std::string word) {
   return e;
 }
 
-int refuse(const CLI::App& app, const CLI::ParseError& reason) {
+int refuse(const CLI::App& app, const CLI::ParseError& reason, bool json) {
   auto rest = app.remaining(true);
   std::erase(rest, "--");
   const CLI::App* command = chosen(&app);
@@ -106,7 +106,7 @@ int refuse(const CLI::App& app, const CLI::ParseError& reason) {
   e.code = Code::usage;
   if (e.place.empty()) e.place = path(command);
   if (e.hint.empty()) e.hint = "see " + e.place + " --help";
-  talk(render(e));
+  report(e, json);
   return static_cast<int>(ferrule::Exit::usage);
 }
 
@@ -161,7 +161,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::Success& e) {  // --help, --version
     return answer(app, e);
   } catch (const CLI::ParseError& e) {
-    return refuse(app, e);
+    return refuse(app, e, std::find(argv, argv + argc, std::string_view("--json")) != argv + argc);
   }
   return exit;
 }

@@ -37,6 +37,27 @@ def doctor(report):
         report.check(f"doctor through {what}", None if got and got == whole and any("CPU backend" in k for k in got) else f"{got}, wanted {whole}")
 
 
+def errors_as_json(report, net):
+    """Under --json, an error is an object of its own, one on standard output."""
+    for what, command, code in (("a model that is not there", ["explain", "/none.onnx", "--json"], "file_not_found"), ("no such command", ["expain", "--json"], "usage"),
+                                ("no such option", ["why", net, "--jsn", "--json"], "usage"), ("no such node", ["why", net, "--node", "none", "--json"], None)):
+        done = run(*command)
+        try:
+            e = json.loads(done.out)["error"]
+            problem = None if code in (None, e["code"]) and e["message"] and e["message"] in done.err and e.get("hint", "") in done.err and done.code == USAGE else str(e)
+        except (ValueError, KeyError) as why:
+            problem = f"{type(why).__name__}: {why}; {done.out[:200]}"
+        report.check(f"--json: {what}", problem)
+
+
+def markdown(report, net):
+    """bench's table: a head and as many cells in each row."""
+    for command, rows in ((["bench", net], 1), (["bench", net, "none"], 2)):
+        done = run(*command, "--seconds", "0.05", "--markdown", "--backend", "cpu")
+        table = [line.split(" | ") for line in done.out.splitlines() if line.startswith("|")]
+        report.check(f"{' '.join(map(str, command[2:]))} --markdown", None if len(table) == rows + 2 and {len(table[0])} == {len(r) for r in table[2:]} else done.tail() + done.out)
+
+
 def options(report, net):
     """Wrong values are refused or warned about, whatever the command."""
     folder = report.folder
@@ -449,6 +470,8 @@ def main():
         net = harness.model(report.folder / "add.onnx", ADD)
         doctor(report)
         options(report, net)
+        errors_as_json(report, net)
+        markdown(report, net)
         arrays(report, net)
         rules(report)
         unknown_operators(report)
