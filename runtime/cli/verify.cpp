@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <iostream>
+#include <set>
 
 #include "engine/onnx/infer_onnx.h"
 #include "engine/rewrite/replacement.h"
@@ -183,6 +184,33 @@ class ByF64 {
   const Tensors& inputs_;
 };
 
+/// The rules that fired without which, each switched off alone, no output differs any more; as many
+/// as are tried within some seconds.
+std::vector<std::string> right_without(const Common& common, const SessionOptions& options,
+                                       const Ran& got, const Tensors& inputs,
+                                       const std::vector<Judged>& rows) {
+  constexpr std::chrono::seconds kPatience{20};
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  std::set<std::string> fired;
+  for (const Step& step : got.prepared->journal().steps)
+    if (!step.rule.empty() && step.kind != "broken") fired.insert(step.rule);
+  std::vector<std::string> out;
+  for (const std::string& rule : fired) {
+    if (std::chrono::steady_clock::now() > end) break;
+    SessionOptions without = options;
+    without.engine.selection.disable.push_back(rule);
+    auto session = Session::load(common.model, without);
+    if (!session) continue;
+    const auto results = session->run(inputs);
+    if (results && std::ranges::all_of(rows, [&](const Judged& r) {
+          return compare(results->at(r.port->name), *r.want, model_tolerance(element_type(*r.want)))
+              .ok;
+        }))
+      out.push_back(rule);
+  }
+  return out;
+}
+
 /// What this comparison cannot show; empty: nothing is missing.
 std::string unchecked(const Ran& got, const Yardstick& want) {
   const bool fired = std::ranges::any_of(got.prepared->journal().steps, [](const Step& s) {
@@ -276,6 +304,8 @@ Result<Exit> body(const Common& common, const VerifyOptions& o) {
     }
   }
   const bool ok = std::ranges::none_of(rows, differs);
+  const std::vector<std::string> blamed =
+      ok ? std::vector<std::string>() : right_without(common, options, got, inputs, rows);
   std::string_view all = "equal";
   for (std::string_view worse : {"within tolerance", "MISTRUSTED", "DIFFERS"})
     if (std::ranges::any_of(rows, [&](const Judged& r) { return r.verdict == worse; })) all = worse;
@@ -299,6 +329,7 @@ Result<Exit> body(const Common& common, const VerifyOptions& o) {
                 {"ok", ok},
                 {"verdict", all},
                 {"unchecked", missing},
+                {"right_without", blamed},
                 {"outputs", outputs},
                 {"layers", layer_rows}});
     return ok ? Exit::ok : Exit::differs;
@@ -308,6 +339,8 @@ Result<Exit> body(const Common& common, const VerifyOptions& o) {
                            want.name, all);
   if (std::ranges::any_of(rows, [](const Judged& r) { return r.d.error > 0; }))
     std::cout << "(errors are relative to the output's largest element)\n";
+  for (const std::string& rule : blamed)
+    std::cout << fmt::format("with --disable {} no output differs\n", escape(rule));
   if (!missing.empty()) std::cout << "no full check: " << missing << "\n";
   return ok ? Exit::ok : Exit::differs;
 }

@@ -72,7 +72,10 @@ tests: {fires: ["agraph (float[2] x) => (float[2] y) { y = Sigmoid(x) }"], holds
 """)
     net = harness.model(folder / "sigmoid.onnx", "agraph (float[2,3] x) => (float[2,3] y) { y = Sigmoid (x) }")
     done = run("verify", net, "--rules", rules, "--allow-unproven", "wrong")
-    said(report, "what differs, and whose error it is", done, DIFFERS, rf"^DIFFERS +y: {MARGIN}; element 0 is \S+, want \S+; by f64, it is off by [\d.]+, cpu without rules by ")
+    said(report, "what differs, and whose error it is", done, DIFFERS, rf"^DIFFERS +y: {MARGIN}; element 0 is \S+, want \S+; by f64, it is off by [\d.]+, cpu without rules by ",
+         r"^with --disable wrong no output differs$")
+    done = run("verify", net, "--rules", rules, "--allow-unproven", "wrong", "--json")
+    report.check("the rule without which it is right", None if json.loads(done.out)["right_without"] == ["wrong"] else done.out)
     # A probability that underflows: without rules its logarithm is -inf, and by f64 it is not.
     net = harness.model(folder / "underflow.onnx", "agraph (float[2,4] x) => (float[2,4] y) { s = Softmax <axis = -1> (x) y = Log (s) }")
     np.savez(folder / "underflow.npz", x=np.array([[0, -200, -50, 1], [1, 2, 3, 4]], np.float32))
