@@ -247,6 +247,13 @@ TEST_CASE("a region around rows keeps what it normalises, where the rule says so
               all) == "Abs Add Softmax MatMul Add");
 }
 
+TEST_CASE("a region of rows is none without an operator that goes along them") {
+  std::string any = row_rule("");
+  any.replace(any.find("@pointwise\", around: \"@row"), 26, "{Add|Relu|ReduceSum}");
+  CHECK(fused("g (float[4,4] i, float[4,4] j) => (float[4,4] o) { a = Add(i, j) o = Relu(a) }",
+              set_of({rule("rows", any)})) == "Add Relu");
+}
+
 TEST_CASE("make_group refuses what is not convex") {
   Graph g =
       graph("g (float[2] i) => (float[2] o) { a = Relu(i) b = Tanh(a) c = Add(a, b) o = Neg(c) }");
