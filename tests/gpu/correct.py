@@ -19,8 +19,10 @@ from session import CUDA, OutOfTime
 
 TOGETHER = 12  # cases in one model: a process takes seconds to find its device and load libraries
 # All kernels with barriers or atomics (session_test.py compiles every case and looks), and some of the others and of the libraries'.
-SANITIZED = {"generated": r"softmax_|mean_|sum_|columns|channels|layer_norm|global_pool|topk|transpose|gather|attention|concat|pad$|two_results",
-             "library": r"conv_swish|linear_gelu|attention"}
+SANITIZED = {"generated": r"softmax_|mean_|sum_|columns|channels|layer_norm|global_pool|topk|transpose|gather|attention.*_f32|concat|pad$|two_results",
+             "library": r"conv_swish|linear_gelu",
+             # cuDNN's, where it has one: the tools may not see what it stores, and whatever reads it then seems to read memory that nobody wrote.
+             "attention in f16": r"attention.*_f16"}
 
 
 def sanitized(kind):
@@ -198,7 +200,7 @@ def memcheck(s):
         return s.skip("compute-sanitizer", "no device in a rehearsal" if s.quick else "it is not installed")
     runs = []
     for kind in SANITIZED:
-        path = s.folder / f"sanitized_{kind}.onnx"
+        path = s.folder / f"sanitized_{kind.replace(' ', '_')}.onnx"
         cases.joined(path, sanitized(kind))
         runs += [(check, kind, path) for check in ("memcheck", "racecheck", "initcheck", "synccheck")]
 
