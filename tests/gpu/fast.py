@@ -145,11 +145,12 @@ class Tuned(Ferrule):
 class Peer:
     """A process that compiles a model once and times it when asked."""
 
-    def __init__(self, s, kind, path, inputs):
+    def __init__(self, s, kind, path, inputs, most=420):
+        """most: the seconds after which it is given up."""
         self.s, self.errors = s, s.folder / f"{path.stem}.{kind}.err"
         with open(self.errors, "w") as errors:
             self.process = started([sys.executable, PEER, kind, path, inputs], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
-        self.said("ready", 420)
+        self.said("ready", most)
 
     def said(self, word, most):
         """The rest of the next line, which begins with the word."""
@@ -183,6 +184,7 @@ RUNNERS = {
     "ferrule f32": lambda s, path, inputs: Ferrule(s, path),
     "torch.compile f16": lambda s, path, inputs: Peer(s, "torch", path, inputs),
     "onnxruntime f32": lambda s, path, inputs: Peer(s, "onnxruntime", path, inputs),
+    "torch.compile f16 autotuned": lambda s, path, inputs: Peer(s, "torch-autotuned", path, inputs, s.left(480) / 2),
 }
 
 
@@ -208,7 +210,7 @@ def compared(s, path, inputs, row):
                 if isinstance(runners.get(name), Ferrule):
                     row[name]["launches"] = runners[name].launches
         ours = min((row[n]["ms"] for n in row if n.startswith("ferrule f16") and "ms" in row[n]), default=None)
-        for name in ("torch.compile f16", "onnxruntime f32"):
+        for name in ("torch.compile f16", "torch.compile f16 autotuned", "onnxruntime f32"):
             if ours and "ms" in row.get(name, {}):
                 row[name]["ratio"] = row[name]["ms"] / ours
 
