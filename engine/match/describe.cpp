@@ -68,28 +68,6 @@ std::string found_text(const Graph& g, ValueId v) {
   return (value.is_input ? "the graph input " : "") + value_text(g, v);
 }
 
-std::string dims_text(const std::vector<DimPattern>& dims) {
-  std::string out = "[";
-  for (const DimPattern& d : dims) {
-    if (out.size() > 1) out += ",";
-    switch (d.kind) {
-      case DimPattern::Kind::symbol:
-        out += d.symbol;
-        break;
-      case DimPattern::Kind::constant:
-        out += std::to_string(d.constant);
-        break;
-      case DimPattern::Kind::rest:
-        out += "...";
-        break;
-      case DimPattern::Kind::any:
-        out += "_";
-        break;
-    }
-  }
-  return out + "]";
-}
-
 /// Of lists that differ in length, such as the axes of matrices and of batches of them.
 std::string of_length(const Attr* have, const Attr& want) {
   const auto* a = have ? std::get_if<std::vector<int64_t>>(have) : nullptr;
@@ -201,11 +179,11 @@ void Matcher::describe(Rejection& r) const {
       break;
     case K::shape:
       r.why = fmt::format("{} is {}; the rule needs {}", v, str(g_.value(f.value).type),
-                          dims_text(*f.expr->shape));
+                          to_text(*f.expr->shape));
       break;
     case K::unknown_shape:
       r.detail = fmt::format("whether {} {} fits {}", v, str(g_.value(f.value).type),
-                             dims_text(*f.expr->shape));
+                             to_text(*f.expr->shape));
       r.why = undecided(g_, r.detail);
       break;
     case K::random:

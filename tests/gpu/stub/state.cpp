@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -108,6 +109,8 @@ State::State() {
 int State::enter(const char* function) {
   const int mine = ++calls[function];
   ++all_calls;
+  if (!process) process = getpid();
+  if (process != getpid()) return kNotInitialized;
   if (lost) return lost;
   int code = 0;
   for (auto [name, number] : {std::pair<const char*, int>{function, mine}, {"*", all_calls}})

@@ -29,6 +29,7 @@ namespace ferrule::stub {
 enum : int {
   kInvalidValue = 1,
   kOutOfMemory = 2,
+  kNotInitialized = 3,
   kNoDevice = 100,
   kInvalidImage = 200,
   kInvalidContext = 201,
@@ -77,6 +78,7 @@ struct State {
   bool null = false;
   std::map<std::string, int> calls;
   int all_calls = 0;
+  int process = 0;  ///< that called first: a driver does not work in its children
   std::map<std::string, std::map<int, int>> failures;  ///< function, number of the call -> code
 
   State();
