@@ -181,7 +181,7 @@ Outputs unique(const Call& c) {
   std::vector<int64_t> from;
   for (int64_t o = 0; o < outer; ++o)
     for (int64_t s : first) from.push_back((o * d + s) * inner);
-  auto result = one(take_runs(x, out, from, inner));
+  auto result = one(take_runs(c, x, out, from, inner));
   result->push_back(Tensor::of_i64({std::ssize(first)}, first));
   result->push_back(Tensor::of_i64({d}, inverse));
   result->push_back(Tensor::of_i64({std::ssize(counts)}, counts));
