@@ -18,10 +18,10 @@ class Fourier {
       roots_[static_cast<size_t>(k)] = std::polar(
           1.0, sign * 2 * std::numbers::pi * static_cast<double>(k) / static_cast<double>(n));
   }
-  std::vector<Complex> operator()(const std::vector<Complex>& x) const {
-    std::vector<Complex> y(x.size()), room(x.size());
-    transform(x.data(), 1, y.data(), room.data(), std::ssize(x));
-    return y;
+  /// Of x, as long as the transform, into y.
+  void operator()(const std::vector<Complex>& x, std::vector<Complex>& y) {
+    y.resize(x.size()), room_.resize(x.size());
+    transform(x.data(), 1, y.data(), room_.data(), std::ssize(x));
   }
 
  private:
@@ -41,11 +41,18 @@ class Fourier {
       *y = *x;
       return;
     }
+    if (n == 2) {
+      const Complex turned = product(x[step], roots_[0]);
+      y[0] = x[0] + turned;
+      y[1] = x[0] - turned;
+      return;
+    }
     const int64_t p = factor(n), m = n / p, root = std::ssize(roots_) / n;
     for (int64_t k = 0; k < p; ++k) transform(x + k * step, step * p, room + k * m, y + k * m, m);
     if (p == 2) {
-      for (int64_t j = 0; j < m; ++j) {
-        const Complex turned = product(room[m + j], roots_[static_cast<size_t>(j * root)]);
+      const Complex* turn = roots_.data();
+      for (int64_t j = 0; j < m; ++j, turn += root) {
+        const Complex turned = product(room[m + j], *turn);
         y[j] = room[j] + turned;
         y[m + j] = room[j] - turned;
       }
@@ -61,7 +68,7 @@ class Fourier {
     }
   }
 
-  std::vector<Complex> roots_;
+  std::vector<Complex> roots_, room_;
 };
 
 /// One number of an optional operand.
@@ -105,14 +112,14 @@ Outputs dft(const Call& c) {
   out[k] = half && !inverse ? n / 2 + 1 : n;
   FERRULE_TRY(c.fits(DType::f64, out));
   FERRULE_TRY(c.fits(DType::f64, {n, 4}));
-  const Fourier fourier(n, inverse ? 1 : -1);
+  Fourier fourier(n, inverse ? 1 : -1);
   const View<double> v(x);
   const int64_t inner = count(d, k + 1, d.size() - 1), outer = count(d, 0, k), parts = d.back();
   std::vector<double> y(static_cast<size_t>(count(out)));
+  std::vector<Complex> line(static_cast<size_t>(n)), made;
   for (int64_t o = 0; o < outer; ++o)
     for (int64_t i = 0; i < inner; ++i) {
       FERRULE_TRY(still_going(c));
-      std::vector<Complex> line(static_cast<size_t>(n));
       for (int64_t j = 0; j < std::min(n, d[k]); ++j) {
         const int64_t at = ((o * d[k] + j) * inner + i) * parts;
         line[static_cast<size_t>(j)] = {v[at], complex ? v[at + 1] : 0};
@@ -120,16 +127,16 @@ Outputs dft(const Call& c) {
       if (to_real)  // the other half mirrors the first
         for (int64_t j = n / 2 + 1; j < n; ++j)
           line[static_cast<size_t>(j)] = std::conj(line[static_cast<size_t>(n - j)]);
-      const auto made = fourier(line);
+      fourier(line, made);
       for (int64_t j = 0; j < out[k]; ++j) {
-        const Complex value =
-            made[static_cast<size_t>(j)] / (inverse ? static_cast<double>(n) : 1.0);
+        Complex value = made[static_cast<size_t>(j)];
+        if (inverse) value /= static_cast<double>(n);
         double* to = &y[static_cast<size_t>(((o * out[k] + j) * inner + i) * out.back())];
         to[0] = value.real();
         if (!to_real) to[1] = value.imag();
       }
     }
-  return one(store(x.dtype(), out, y));
+  return one(store(c, x.dtype(), out, y));
 }
 
 Outputs stft(const Call& c) {
@@ -151,12 +158,12 @@ Outputs stft(const Call& c) {
   const Dims out{d[0], 1 + (d[1] - n) / step, half ? n / 2 + 1 : n, 2};
   FERRULE_TRY(c.fits(DType::f64, out));
   FERRULE_TRY(c.fits(DType::f64, {n, 4}));
-  const Fourier fourier(n, -1);
+  Fourier fourier(n, -1);
   const View<double> v(x);
   const std::vector<double> weights = window ? window->to_f64() : std::vector<double>(n, 1.0);
   std::vector<double> y;
   y.reserve(static_cast<size_t>(count(out)));
-  std::vector<Complex> line(static_cast<size_t>(n));
+  std::vector<Complex> line(static_cast<size_t>(n)), made;
   for (int64_t b = 0; b < d[0]; ++b)
     for (int64_t f = 0; f < out[1]; ++f) {
       FERRULE_TRY(still_going(c));
@@ -165,13 +172,13 @@ Outputs stft(const Call& c) {
         line[static_cast<size_t>(j)] =
             weights[static_cast<size_t>(j)] * Complex(v[at], complex ? v[at + 1] : 0);
       }
-      const auto made = fourier(line);
+      fourier(line, made);
       for (int64_t j = 0; j < out[2]; ++j) {
         y.push_back(made[static_cast<size_t>(j)].real());
         y.push_back(made[static_cast<size_t>(j)].imag());
       }
     }
-  return one(store(x.dtype(), out, y));
+  return one(store(c, x.dtype(), out, y));
 }
 
 Outputs mel_weight_matrix(const Call& c) {
@@ -219,22 +226,33 @@ Outputs mel_weight_matrix(const Call& c) {
 
 // --- DeformConv
 
-/// Bilinear, 0 outside.
-double sampled(const View<double>& x, int64_t base, int64_t height, int64_t width, double row,
-               double column) {
-  if (!(row > -1 && column > -1 && row < static_cast<double>(height) &&
-        column < static_cast<double>(width)))
-    return 0;
-  const auto top = static_cast<int64_t>(std::floor(row)),
-             left = static_cast<int64_t>(std::floor(column));
-  double sum = 0;
-  for (int64_t i = top; i < top + 2; ++i)
-    for (int64_t j = left; j < left + 2; ++j)
-      if (i >= 0 && j >= 0 && i < height && j < width)
-        sum += (1 - std::fabs(row - static_cast<double>(i))) *
-               (1 - std::fabs(column - static_cast<double>(j))) * x[base + i * width + j];
-  return sum;
-}
+/// The pixels around a place and their weights: those inside the image, up to four.
+struct Corners {
+  FourRows<double> rows;
+  double weights[4];
+  size_t count = 0;
+
+  /// `image`: [height, width, channels].
+  Corners(const double* image, int64_t height, int64_t width, int64_t channels, double row,
+          double column) {
+    if (!(row > -1 && column > -1 && row < static_cast<double>(height) &&
+          column < static_cast<double>(width)))
+      return;
+    const auto top = static_cast<int64_t>(std::floor(row)),
+               left = static_cast<int64_t>(std::floor(column));
+    for (int64_t i = std::max<int64_t>(top, 0); i < std::min(top + 2, height); ++i)
+      for (int64_t j = std::max<int64_t>(left, 0); j < std::min(left + 2, width); ++j) {
+        rows[count] = image + (i * width + j) * channels;
+        weights[count++] = (1 - std::fabs(row - static_cast<double>(i))) *
+                           (1 - std::fabs(column - static_cast<double>(j)));
+      }
+  }
+  /// Adds what they make of each channel.
+  void add_to(double* sums, int64_t channels) const {
+    if (count == 4) return add_four(sums, rows, weights, channels);
+    for (size_t k = 0; k < count; ++k) add_row(sums, rows[k], weights[k], channels, 1);
+  }
+};
 
 Outputs deform_conv(const Call& c) {
   const Tensor &x = *c.input(0), &w = *c.input(1), &offset = *c.input(2);
@@ -260,45 +278,55 @@ Outputs deform_conv(const Call& c) {
   if (c.input(3) && c.input(3)->dims() != Dims{k[0]})
     return c.bad("a bias of {}", text(c.input(3)->dims()));
   FERRULE_TRY(c.fits(DType::f64, out));
-  FERRULE_TRY(c.fits(DType::f64, {d[1], points, ow}));
+  const int64_t per_group = k[0] / group, taps = k[1] * points, shifted = d[1] / shifts;
+  FERRULE_TRY(c.fits(DType::f64, {d[1], points}));
   const View<double> xv(x), wv(w), shift(offset);
   std::optional<View<double>> bias, mask;
   if (c.input(3)) bias.emplace(*c.input(3));
   if (c.input(4)) mask.emplace(*c.input(4));
-  // A row of places at a time: what each tap of each channel reads there, then the sums.
+  // A place at a time: what each tap reads there of the channels that share its offset, then the
+  // sums of the output channels of each group.
   std::vector<double> y(static_cast<size_t>(count(out))),
-      samples(static_cast<size_t>(d[1] * points * ow));
-  for (int64_t n = 0; n < d[0]; ++n)
-    for (int64_t i = 0; i < oh; ++i) {
-      FERRULE_TRY(still_going(c));
-      for (int64_t ch = 0; ch < d[1]; ++ch)
+      samples(static_cast<size_t>(d[1] * points)), read(static_cast<size_t>(shifted)), weights,
+      sums(static_cast<size_t>(per_group));
+  for (int64_t g = 0; g < group; ++g) {  // [group, taps, per_group]
+    const auto part = channels_last(wv.data() + g * per_group * taps, per_group, taps);
+    weights.insert(weights.end(), part.begin(), part.end());
+  }
+  for (int64_t n = 0; n < d[0]; ++n) {
+    std::vector<std::vector<double>> images;
+    for (int64_t s = 0; s < shifts; ++s)
+      images.push_back(
+          channels_last(xv.data() + (n * d[1] + s * shifted) * d[2] * d[3], shifted, d[2] * d[3]));
+    for (int64_t place = 0; place < oh * ow; ++place) {
+      const int64_t i = place / ow, j = place % ow;
+      if (j == 0) FERRULE_TRY(still_going(c));
+      for (int64_t s = 0; s < shifts; ++s)
         for (int64_t p = 0; p < points; ++p) {
-          const int64_t g = ch / (d[1] / shifts), first = (n * shifts + g) * points + p;
-          double* to = &samples[static_cast<size_t>((ch * points + p) * ow)];
-          for (int64_t j = 0; j < ow; ++j) {
-            const auto moved = [&](int64_t axis) {
-              return shift[((2 * first + axis) * oh + i) * ow + j];
-            };
-            const double row =
-                static_cast<double>(i * at.stride[0] - at.begin[0] + p / k[3] * at.dilation[0]) +
-                moved(0);
-            const double column =
-                static_cast<double>(j * at.stride[1] - at.begin[1] + p % k[3] * at.dilation[1]) +
-                moved(1);
-            to[j] = sampled(xv, (n * d[1] + ch) * d[2] * d[3], d[2], d[3], row, column) *
-                    (mask ? (*mask)[(first * oh + i) * ow + j] : 1);
-          }
+          const int64_t at_offset = (n * shifts + s) * points + p;
+          const double* moved = shift.data() + 2 * at_offset * oh * ow + place;
+          const Corners corners(
+              images[s].data(), d[2], d[3], shifted,
+              static_cast<double>(i * at.stride[0] - at.begin[0] + p / k[3] * at.dilation[0]) +
+                  moved[0],
+              static_cast<double>(j * at.stride[1] - at.begin[1] + p % k[3] * at.dilation[1]) +
+                  moved[oh * ow]);
+          std::ranges::fill(read, 0);
+          corners.add_to(read.data(), shifted);
+          const double factor = mask ? (*mask)[at_offset * oh * ow + place] : 1;
+          for (int64_t ch = 0; ch < shifted; ++ch)
+            samples[(s * shifted + ch) * points + p] = read[ch] * factor;
         }
-      for (int64_t m = 0; m < k[0]; ++m) {
-        const int64_t from = m / (k[0] / group) * k[1] * points;
-        double* to = &y[static_cast<size_t>(((n * k[0] + m) * oh + i) * ow)];
-        std::fill_n(to, ow, bias ? (*bias)[m] : 0);
-        for (int64_t e = 0; e < k[1] * points; ++e)
-          add_row(to, &samples[static_cast<size_t>((from + e) * ow)], wv[m * k[1] * points + e], ow,
-                  1);
+      for (int64_t g = 0; g < group; ++g) {
+        for (int64_t m = 0; m < per_group; ++m) sums[m] = bias ? (*bias)[g * per_group + m] : 0;
+        add_rows(sums.data(), weights.data() + g * taps * per_group, &samples[g * taps], taps,
+                 per_group);
+        for (int64_t m = 0; m < per_group; ++m)
+          y[(n * k[0] + g * per_group + m) * oh * ow + place] = sums[m];
       }
     }
-  return one(store(x.dtype(), out, y));
+  }
+  return one(store(c, x.dtype(), out, y));
 }
 
 }  // namespace
