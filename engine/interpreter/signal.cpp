@@ -10,6 +10,12 @@ namespace {
 
 using Complex = std::complex<double>;
 
+/// An element of several lines that are transformed side by side.
+template <int64_t kLines>
+struct Lanes {
+  double re[kLines] = {}, im[kLines] = {};
+};
+
 /// Transforms of one length by its smallest prime factors; the other direction has `sign` +1.
 class Fourier {
  public:
@@ -18,10 +24,48 @@ class Fourier {
       roots_[static_cast<size_t>(k)] = std::polar(
           1.0, sign * 2 * std::numbers::pi * static_cast<double>(k) / static_cast<double>(n));
   }
-  /// Of x, as long as the transform, into y.
-  void operator()(const std::vector<Complex>& x, std::vector<Complex>& y) {
-    y.resize(x.size()), room_.resize(x.size());
-    transform(x.data(), 1, y.data(), room_.data(), std::ssize(x));
+  int64_t size() const { return std::ssize(roots_); }
+
+  /// x, `step` apart, into y; `room`: n elements, overwritten. No product asks for what C++ wants
+  /// of infinities: they make NaN either way.
+  template <int64_t kLines>
+  __attribute__((optimize("O3"))) void transform(const Lanes<kLines>* x, int64_t step,
+                                                 Lanes<kLines>* y, Lanes<kLines>* room,
+                                                 int64_t n) const {
+    if (n == 1) {
+      *y = *x;
+      return;
+    }
+    const int64_t p = factor(n), m = n / p, root = size() / n;
+    for (int64_t k = 0; k < p; ++k) transform(x + k * step, step * p, room + k * m, y + k * m, m);
+    const Complex* roots = roots_.data();
+    if (p == 2) {
+      for (int64_t j = 0; j < m; ++j) {
+        const Lanes<kLines>&a = room[j], &b = room[m + j];
+        const double re = roots[j * root].real(), im = roots[j * root].imag();
+        Lanes<kLines>&sum = y[j], &difference = y[m + j];
+        for (int64_t l = 0; l < kLines; ++l) {
+          const double turned_re = b.re[l] * re - b.im[l] * im,
+                       turned_im = b.re[l] * im + b.im[l] * re;
+          sum.re[l] = a.re[l] + turned_re, sum.im[l] = a.im[l] + turned_im;
+          difference.re[l] = a.re[l] - turned_re, difference.im[l] = a.im[l] - turned_im;
+        }
+      }
+      return;
+    }
+    for (int64_t j = 0; j < n; ++j) {
+      Lanes<kLines> sum;
+      for (int64_t k = 0, at = 0, from = j % m; k < p; ++k, from += m) {
+        const double re = roots[at * root].real(), im = roots[at * root].imag();
+        const Lanes<kLines>& b = room[from];
+        for (int64_t l = 0; l < kLines; ++l) {
+          sum.re[l] += b.re[l] * re - b.im[l] * im;
+          sum.im[l] += b.re[l] * im + b.im[l] * re;
+        }
+        if ((at += j) >= n) at -= n;
+      }
+      y[j] = sum;
+    }
   }
 
  private:
@@ -30,46 +74,45 @@ class Fourier {
       if (n % p == 0) return p;
     return n;
   }
-  /// Without what C++ asks for infinities: they make NaN either way.
-  static Complex product(Complex a, Complex b) {
-    return {a.real() * b.real() - a.imag() * b.imag(), a.real() * b.imag() + a.imag() * b.real()};
-  }
 
-  /// `room`: n elements, overwritten.
-  void transform(const Complex* x, int64_t step, Complex* y, Complex* room, int64_t n) const {
-    if (n == 1) {
-      *y = *x;
-      return;
-    }
-    if (n == 2) {
-      const Complex turned = product(x[step], roots_[0]);
-      y[0] = x[0] + turned;
-      y[1] = x[0] - turned;
-      return;
-    }
-    const int64_t p = factor(n), m = n / p, root = std::ssize(roots_) / n;
-    for (int64_t k = 0; k < p; ++k) transform(x + k * step, step * p, room + k * m, y + k * m, m);
-    if (p == 2) {
-      const Complex* turn = roots_.data();
-      for (int64_t j = 0; j < m; ++j, turn += root) {
-        const Complex turned = product(room[m + j], *turn);
-        y[j] = room[j] + turned;
-        y[m + j] = room[j] - turned;
-      }
-      return;
-    }
-    for (int64_t j = 0; j < n; ++j) {
-      Complex sum = 0;
-      for (int64_t k = 0, at = 0, from = j % m; k < p; ++k, from += m) {
-        sum += product(room[from], roots_[static_cast<size_t>(at * root)]);
-        if ((at += j) >= n) at -= n;
-      }
-      y[j] = sum;
-    }
-  }
-
-  std::vector<Complex> roots_, room_;
+  std::vector<Complex> roots_;
 };
+
+Status still_going(const Call& c) {
+  if (c.options.cancel && c.options.cancel->stopped())
+    return error(Code::cancelled, c.place(), "time is up");
+  return {};
+}
+
+/// Transforms `lines` lines, whose elements read(line, j) gives; write(line, j, value) takes the
+/// first `wanted` of each result.
+template <int64_t kLines, class Read, class Write>
+Status transform_lines(const Call& c, const Fourier& fourier, int64_t lines, int64_t wanted,
+                       Read read, Write write) {
+  const int64_t n = fourier.size();
+  std::vector<Lanes<kLines>> x(static_cast<size_t>(n)), y(x), room(x);
+  for (int64_t line = 0; line < lines; line += kLines) {
+    FERRULE_TRY(still_going(c));
+    const int64_t some = std::min(kLines, lines - line);
+    for (int64_t j = 0; j < n; ++j)
+      for (int64_t l = 0; l < some; ++l) {
+        const Complex v = read(line + l, j);
+        x[j].re[l] = v.real(), x[j].im[l] = v.imag();
+      }
+    fourier.transform(x.data(), 1, y.data(), room.data(), n);
+    for (int64_t l = 0; l < some; ++l)
+      for (int64_t j = 0; j < wanted; ++j) write(line + l, j, Complex(y[j].re[l], y[j].im[l]));
+  }
+  return {};
+}
+/// Several at a time, unless they are few or long.
+template <class Read, class Write>
+Status transform_all(const Call& c, const Fourier& fourier, int64_t lines, int64_t wanted,
+                     Read read, Write write) {
+  return lines < 3 || fourier.size() > 1 << 16
+             ? transform_lines<1>(c, fourier, lines, wanted, read, write)
+             : transform_lines<8>(c, fourier, lines, wanted, read, write);
+}
 
 /// One number of an optional operand.
 Result<int64_t> whole_number(const Call& c, size_t slot, int64_t otherwise) {
@@ -85,12 +128,6 @@ Result<bool> is_complex(const Call& c, const Dims& d) {
   if (d.size() < 2 || d.back() < 1 || d.back() > 2)
     return c.bad("its input is {}: the last axis holds 1 or 2 components", text(d));
   return d.back() == 2;
-}
-
-Status still_going(const Call& c) {
-  if (c.options.cancel && c.options.cancel->stopped())
-    return error(Code::cancelled, c.place(), "time is up");
-  return {};
 }
 
 Outputs dft(const Call& c) {
@@ -112,30 +149,26 @@ Outputs dft(const Call& c) {
   out[k] = half && !inverse ? n / 2 + 1 : n;
   FERRULE_TRY(c.fits(DType::f64, out));
   FERRULE_TRY(c.fits(DType::f64, {n, 4}));
-  Fourier fourier(n, inverse ? 1 : -1);
+  const Fourier fourier(n, inverse ? 1 : -1);
   const View<double> v(x);
   const int64_t inner = count(d, k + 1, d.size() - 1), outer = count(d, 0, k), parts = d.back();
+  auto element = [&](int64_t line, int64_t j) -> Complex {
+    if (j >= d[k]) return 0;
+    const double* at = v.data() + ((line / inner * d[k] + j) * inner + line % inner) * parts;
+    return {at[0], complex ? at[1] : 0};
+  };
   std::vector<double> y(static_cast<size_t>(count(out)));
-  std::vector<Complex> line(static_cast<size_t>(n)), made;
-  for (int64_t o = 0; o < outer; ++o)
-    for (int64_t i = 0; i < inner; ++i) {
-      FERRULE_TRY(still_going(c));
-      for (int64_t j = 0; j < std::min(n, d[k]); ++j) {
-        const int64_t at = ((o * d[k] + j) * inner + i) * parts;
-        line[static_cast<size_t>(j)] = {v[at], complex ? v[at + 1] : 0};
-      }
-      if (to_real)  // the other half mirrors the first
-        for (int64_t j = n / 2 + 1; j < n; ++j)
-          line[static_cast<size_t>(j)] = std::conj(line[static_cast<size_t>(n - j)]);
-      fourier(line, made);
-      for (int64_t j = 0; j < out[k]; ++j) {
-        Complex value = made[static_cast<size_t>(j)];
+  FERRULE_TRY(transform_all(
+      c, fourier, outer * inner, out[k],
+      [&](int64_t line, int64_t j) {  // to real numbers: the other half mirrors the first
+        return to_real && j > n / 2 ? std::conj(element(line, n - j)) : element(line, j);
+      },
+      [&](int64_t line, int64_t j, Complex value) {
         if (inverse) value /= static_cast<double>(n);
-        double* to = &y[static_cast<size_t>(((o * out[k] + j) * inner + i) * out.back())];
+        double* to = y.data() + ((line / inner * out[k] + j) * inner + line % inner) * out.back();
         to[0] = value.real();
         if (!to_real) to[1] = value.imag();
-      }
-    }
+      }));
   return one(store(c, x.dtype(), out, y));
 }
 
@@ -158,26 +191,20 @@ Outputs stft(const Call& c) {
   const Dims out{d[0], 1 + (d[1] - n) / step, half ? n / 2 + 1 : n, 2};
   FERRULE_TRY(c.fits(DType::f64, out));
   FERRULE_TRY(c.fits(DType::f64, {n, 4}));
-  Fourier fourier(n, -1);
+  const Fourier fourier(n, -1);
   const View<double> v(x);
   const std::vector<double> weights = window ? window->to_f64() : std::vector<double>(n, 1.0);
-  std::vector<double> y;
-  y.reserve(static_cast<size_t>(count(out)));
-  std::vector<Complex> line(static_cast<size_t>(n)), made;
-  for (int64_t b = 0; b < d[0]; ++b)
-    for (int64_t f = 0; f < out[1]; ++f) {
-      FERRULE_TRY(still_going(c));
-      for (int64_t j = 0; j < n; ++j) {
-        const int64_t at = (b * d[1] + f * step + j) * d[2];
-        line[static_cast<size_t>(j)] =
-            weights[static_cast<size_t>(j)] * Complex(v[at], complex ? v[at + 1] : 0);
-      }
-      fourier(line, made);
-      for (int64_t j = 0; j < out[2]; ++j) {
-        y.push_back(made[static_cast<size_t>(j)].real());
-        y.push_back(made[static_cast<size_t>(j)].imag());
-      }
-    }
+  std::vector<double> y(static_cast<size_t>(count(out)));
+  FERRULE_TRY(transform_all(
+      c, fourier, d[0] * out[1], out[2],
+      [&](int64_t line, int64_t j) {
+        const int64_t at = (line / out[1] * d[1] + line % out[1] * step + j) * d[2];
+        return weights[static_cast<size_t>(j)] * Complex(v[at], complex ? v[at + 1] : 0);
+      },
+      [&](int64_t line, int64_t j, Complex value) {
+        double* to = y.data() + (line * out[2] + j) * 2;
+        to[0] = value.real(), to[1] = value.imag();
+      }));
   return one(store(c, x.dtype(), out, y));
 }
 
@@ -314,15 +341,16 @@ Outputs deform_conv(const Call& c) {
           std::ranges::fill(read, 0);
           corners.add_to(read.data(), shifted);
           const double factor = mask ? (*mask)[at_offset * oh * ow + place] : 1;
-          for (int64_t ch = 0; ch < shifted; ++ch)
-            samples[(s * shifted + ch) * points + p] = read[ch] * factor;
+          const double* from = read.data();
+          double* to = samples.data() + s * shifted * points + p;
+          for (int64_t ch = 0; ch < shifted; ++ch) to[ch * points] = from[ch] * factor;
         }
       for (int64_t g = 0; g < group; ++g) {
         for (int64_t m = 0; m < per_group; ++m) sums[m] = bias ? (*bias)[g * per_group + m] : 0;
         add_rows(sums.data(), weights.data() + g * taps * per_group, &samples[g * taps], taps,
                  per_group);
-        for (int64_t m = 0; m < per_group; ++m)
-          y[(n * k[0] + g * per_group + m) * oh * ow + place] = sums[m];
+        double* to = y.data() + (n * k[0] + g * per_group) * oh * ow + place;
+        for (int64_t m = 0; m < per_group; ++m) to[m * oh * ow] = sums[m];
       }
     }
   }
