@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "engine/base/diagnostics.h"
 
@@ -408,6 +409,24 @@ Value* PrimitiveEmitter::to_float(Value* x, DType from, DType to) {
   return is_signed_int(from) ? b_.CreateSIToFP(x, vector(to)) : b_.CreateUIToFP(x, vector(to));
 }
 
+/// As fptosi.sat and fptoui.sat, which LLVM computes lane by lane: what is no number becomes 0.
+Value* PrimitiveEmitter::saturated(Value* x, DType from, DType to) {
+  const bool with_sign = is_signed_int(to), f32 = from == DType::f32;
+  const int bits = size_bits(to), digits = with_sign ? bits - 1 : bits;
+  const double above = std::ldexp(1, digits),  // the least number that is too large
+      below = f32 ? std::nextafter(static_cast<float>(above), 0.0F) : std::nextafter(above, 0.0);
+  Value *low = number(from, with_sign ? -above : 0), *high = number(from, below);
+  Value* v = b_.CreateSelect(b_.CreateFCmpOGT(x, low), x, low);
+  v = b_.CreateSelect(b_.CreateFCmpOLT(v, high), v, high);
+  if (with_sign) v = b_.CreateSelect(b_.CreateFCmpUNO(x, x), number(from, 0), v);
+  if (bits < 32) return b_.CreateTrunc(b_.CreateFPToSI(v, vector(DType::i32)), vector(to));
+  v = with_sign ? b_.CreateFPToSI(v, vector(to)) : b_.CreateFPToUI(v, vector(to));
+  if (digits <= (f32 ? 24 : 53)) return v;  // `below` is at most one away
+  auto* most = llvm::ConstantInt::get(vector(to), with_sign ? llvm::APInt::getSignedMaxValue(bits)
+                                                            : llvm::APInt::getMaxValue(bits));
+  return b_.CreateSelect(b_.CreateFCmpOGE(x, number(from, above)), most, v);
+}
+
 Value* PrimitiveEmitter::cast(Value* x, DType from, DType to, bool wrap) {
   if (from == to) return x;
   if (to == DType::boolean) {
@@ -431,8 +450,7 @@ Value* PrimitiveEmitter::cast(Value* x, DType from, DType to, bool wrap) {
   if (is_float(from)) {
     DType c = compute_type(from);
     Value* v = to_float(x, from, c);
-    return b_.CreateIntrinsic(is_signed_int(to) ? intr::fptosi_sat : intr::fptoui_sat,
-                              {vector(to), v->getType()}, {v});
+    return saturated(v, c, to);
   }
   return b_.CreateIntCast(x, vector(to), is_signed_int(from));
 }

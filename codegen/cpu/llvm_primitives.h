@@ -42,6 +42,7 @@ class PrimitiveEmitter {
   V* per_lane(const std::string& symbol, llvm::Type* result, llvm::Type* argument,
               std::span<V* const> args);
   V* cast(V* x, DType from, DType to, bool wrap);
+  V* saturated(V* x, DType from, DType to);
   V* to_float(V* x, DType from, DType to);
   V* widen_to_f32(V* x, DType from);
   V* round_to_odd(V* x);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <new>
 
 #include "engine/base/minifloat.h"
@@ -40,11 +41,54 @@ auto visit_element(DType t, const void* data, int64_t i, F&& f) {
 
 int64_t padded(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
+constexpr size_t kMapped = size_t{512} << 10;  ///< from so many bytes on a block is mapped
+
+/// Mapped blocks that were given back and may serve again, the newest first: making pages takes the
+/// system several times as long as clearing them.
+class SpareBlocks {
+ public:
+  SpareBlocks() { blocks_.reserve(kMost / kMapped + 1); }  // so that keep() cannot fail
+  /// Of just so many bytes, holding anything; null: there is none.
+  void* take(size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    const auto found = std::ranges::find(blocks_, bytes, &Block::bytes);
+    if (found == blocks_.end()) return nullptr;
+    void* p = found->p;
+    blocks_.erase(found);
+    return p;
+  }
+  void keep(void* p, size_t bytes) {
+    if (bytes > kMost) {
+      ::munmap(p, bytes);
+      return;
+    }
+    const std::lock_guard lock(mutex_);
+    blocks_.insert(blocks_.begin(), {p, bytes});
+    size_t all = 0;
+    for (const Block& b : blocks_) all += b.bytes;
+    for (; all > kMost; all -= blocks_.back().bytes, blocks_.pop_back())
+      ::munmap(blocks_.back().p, blocks_.back().bytes);
+  }
+
+ private:
+  static constexpr size_t kMost = size_t{16} << 20;  ///< bytes that are kept
+  struct Block {
+    void* p;
+    size_t bytes;
+  };
+  std::mutex mutex_;
+  std::vector<Block> blocks_;
+};
+SpareBlocks& spare_blocks() {
+  static auto* const all = new SpareBlocks;  // tensors may outlive what is destroyed at the end
+  return *all;
+}
+
 /// Zeroed memory with room to begin at a multiple of 64 bytes; null if there is none. Large blocks
 /// come as zero pages, and are touched only when they are filled: in huge pages as far as these are
 /// whole (a fault for each small page costs more than filling it), the rest behind them at once.
 std::shared_ptr<void> zeroed(size_t size) {
-  constexpr size_t kMapped = size_t{512} << 10, kHuge = size_t{2} << 20, kPage = 4096;
+  constexpr size_t kHuge = size_t{2} << 20, kPage = 4096;
 #if defined(__SANITIZE_ADDRESS__)
   constexpr bool kMaps = false;  // it does not watch the borders of mapped memory
 #else
@@ -53,6 +97,8 @@ std::shared_ptr<void> zeroed(size_t size) {
   if (kMaps && size >= kMapped) {
     const size_t bytes = (size + kPage - 1) / kPage * kPage,
                  slack = bytes >= kHuge ? kHuge - kPage : 0;
+    auto give_back = [bytes](void* q) { spare_blocks().keep(q, bytes); };
+    if (void* spare = spare_blocks().take(bytes)) return {std::memset(spare, 0, bytes), give_back};
     void* p =
         ::mmap(nullptr, bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) return nullptr;
@@ -67,7 +113,7 @@ std::shared_ptr<void> zeroed(size_t size) {
     // Both only make it faster: without them pages are read one by one.
     if (whole) ::madvise(at, whole, MADV_HUGEPAGE);
     if (bytes > whole) ::madvise(at + whole, bytes - whole, MADV_POPULATE_WRITE);
-    return {at, [bytes](void* q) { ::munmap(q, bytes); }};
+    return {at, give_back};
   }
   return {std::calloc(1, size + 63), std::free};
 }

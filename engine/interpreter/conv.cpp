@@ -7,19 +7,6 @@
 namespace ferrule::interp {
 namespace {
 
-/// out[i] += x[0] * w[0][i], then x[1] * w[1][i], … in this sequence, for four rows of weights
-/// `step` apart.
-template <class C>
-__attribute__((optimize("O3"))) void add_four(C* __restrict out, const C* __restrict w,
-                                              int64_t step, const C* x, int64_t n) {
-  const C *w0 = w, *w1 = w + step, *w2 = w + 2 * step, *w3 = w + 3 * step;
-  const C x0 = x[0], x1 = x[1], x2 = x[2], x3 = x[3];
-  for (int64_t i = 0; i < n; ++i) {
-    out[i] =
-        add(add(add(add(out[i], mul(x0, w0[i])), mul(x1, w1[i])), mul(x2, w2[i])), mul(x3, w3[i]));
-  }
-}
-
 /// Position in the input that tap `tap` of output position `at` reads, or -1 outside.
 int64_t tap_position(const Window& w, const Dims& spatial, const Dims& in_strides, const Dims& at,
                      const Dims& tap, size_t axes) {
@@ -40,14 +27,8 @@ void by_channels(const C* x, const Dims& spatial, const C* weights, const C* bia
   constexpr int64_t kBlock = 16;  // output positions that share a row of weights while it is near
   const int64_t in_plane = count(spatial), out_plane = count(w.out), taps = count(w.kernel);
   const Dims in_strides = strides(spatial);
-  std::vector<C> packed(m * channels * taps), pixels(static_cast<size_t>(in_plane * channels));
-  for (int64_t i = 0; i < m; ++i) {  // [channels, taps, m]
-    for (int64_t k = 0; k < channels * taps; ++k)
-      packed[k * m + i] = weights[i * channels * taps + k];
-  }
-  for (int64_t c = 0; c < channels; ++c) {  // [in_plane, channels]
-    for (int64_t i = 0; i < in_plane; ++i) pixels[i * channels + c] = x[c * in_plane + i];
-  }
+  const std::vector<C> packed = channels_last(weights, m, channels * taps),  // [channels, taps, m]
+      pixels = channels_last(x, channels, in_plane);
   std::vector<C> out(kBlock * m);
   std::vector<int64_t> from(kBlock);
   Dims at(w.out.size(), 0);
@@ -72,7 +53,7 @@ void by_channels(const C* x, const Dims& spatial, const C* weights, const C* bia
           const C* row = rows + c * taps * m;
           C* to = out.data() + p * m;
           if (c + 4 <= channels)
-            add_four(to, row, taps * m, in, m);
+            add_four(to, {row, row + taps * m, row + 2 * taps * m, row + 3 * taps * m}, in, m);
           else
             for (int64_t r = 0; r < channels - c; ++r) add_row(to, row + r * taps * m, in[r], m, 1);
         }
@@ -347,29 +328,39 @@ Outputs col2im(const Call& c) {
   FERRULE_TRY(c.fits(DType::f64, out));
   return with_number(c, x, [&]<class C>() {
     const View<C> in(x);
-    std::vector<C> y(count(out));
+    Made<C> y(c, x.dtype(), out);
+    std::fill_n(y.data(), count(out), C{0});
     const Dims out_strides = strides(image), outer(blocks.begin(), blocks.end() - 1);
     int64_t i = 0;
     for (int64_t nc = 0; nc < x.dims()[0] * channels; ++nc) {
       Dims tap(rank, 0);
       do {
+        // The blocks [begin, end) of a row have this tap inside.
+        const size_t last = rank - 1;
+        const int64_t o = tap[last] * w.dilation[last] - pads[last], step = w.stride[last];
+        const int64_t begin = std::clamp<int64_t>(ceil_div(-o, step), 0, blocks[last]),
+                      end = std::clamp<int64_t>(ceil_div(image[last] - o, step), 0, blocks[last]);
         Dims at(rank - 1, 0);
         do {
-          int64_t to = nc * plane;
+          int64_t to = nc * plane + o;
           bool inside = true;
-          for (size_t k = 0; k + 1 < rank; ++k) {
-            const int64_t o = at[k] * w.stride[k] + tap[k] * w.dilation[k] - pads[k];
-            inside &= o >= 0 && o < image[k];
-            to += o * out_strides[k];
+          for (size_t k = 0; k < last; ++k) {
+            const int64_t p = at[k] * w.stride[k] + tap[k] * w.dilation[k] - pads[k];
+            inside &= p >= 0 && p < image[k];
+            to += p * out_strides[k];
           }
-          const size_t last = rank - 1;
-          int64_t o = tap[last] * w.dilation[last] - pads[last];
-          for (int64_t j = 0; j < blocks[last]; ++j, ++i, o += w.stride[last])
-            if (inside && o >= 0 && o < image[last]) y[to + o] = add(y[to + o], in[i]);
+          C* row = y.data() + to;
+          if (inside && step == 1) {
+            add_row(row + begin, in.data() + i + begin, C{1}, end - begin, 1);
+          } else {
+            for (int64_t j = begin; inside && j < end; ++j)
+              row[j * step] = add(row[j * step], in[i + j]);
+          }
+          i += blocks[last];
         } while (next(at, outer));
       } while (next(tap, block));
     }
-    return one(store(x.dtype(), out, y));
+    return one(y.done());
   });
 }
 

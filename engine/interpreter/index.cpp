@@ -71,7 +71,7 @@ Outputs gather_nd(const Call& c) {
   out.insert(out.end(), x.dims().begin() + static_cast<std::ptrdiff_t>(from), x.dims().end());
   FERRULE_TRY(c.fits(x.dtype(), out));
   FERRULE_ASSIGN(const auto starts, of_tuples(c, x, indices, batches));
-  return one(take_runs(x, out, starts, count(x.dims(), from)));
+  return one(take_runs(c, x, out, starts, count(x.dims(), from)));
 }
 
 Outputs gather_elements(const Call& c) {
@@ -256,7 +256,7 @@ Outputs compress(const Call& c) {
     for (int64_t k : kept) from.push_back((o * d + k) * inner);
   Dims out = source.dims();
   out[a] = std::ssize(kept);
-  return one(take_runs(source, out, from, inner));
+  return one(take_runs(c, source, out, from, inner));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 // register through tables of {operator, function}, one table a file.
 #pragma once
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -36,6 +37,7 @@ struct Call {
   const InterpreterOptions& options;
   Env* env = nullptr;                   ///< where nested graphs find what they capture
   std::span<const ValueId> dying = {};  ///< values in `env` that nobody reads after this call
+  std::span<const Room> rooms = {};     ///< of its outputs
 
   /// Input `i`, or nullptr where it is left out.
   const Tensor* input(size_t i) const { return i < in.size() ? in[i] : nullptr; }
@@ -61,6 +63,9 @@ struct Call {
   Status need(size_t count) const;
   /// A result of these dims may be made.  errors: bad_shape (negative), limit_exceeded.
   Status fits(DType t, const Dims& dims) const;
+  /// A new tensor as output `k`, in the room for it if that is of this type and size. Fill its
+  /// bytes, which may hold anything, before sharing it.
+  Room make(DType t, const Dims& dims, size_t k = 0) const;
   /// `axis` counted from the front, for a tensor of `rank` dims.  errors: bad_attribute.
   Result<int64_t> axis(int64_t axis, int64_t rank, std::string_view name = "axis") const;
   /// Integers of an optional input, else of the attribute of that name (older forms of an
@@ -118,6 +123,24 @@ class View {
 /// A tensor of `dtype` from computed values: floats rounded once, integers wrapped.
 template <class C>
 Tensor store(DType dtype, const Dims& dims, const std::vector<C>& values);
+/// The same as output 0 of a call.
+template <class C>
+Tensor store(const Call& c, DType dtype, const Dims& dims, const std::vector<C>& values);
+
+/// Output `k` of a call while it is computed in elements of C: these are its own where it has such,
+/// and are stored in done() where it has others. They may hold anything at first.
+template <class C>
+class Made {
+ public:
+  Made(const Call& c, DType dtype, const Dims& dims, size_t k = 0);
+  C* data() { return data_; }
+  Tensor done();
+
+ private:
+  Room room_;
+  std::vector<C> apart_;
+  C* data_ = nullptr;
+};
 
 inline bool is_integral(DType t) { return is_int(t) || t == DType::boolean; }
 /// Calls `f.operator()<C>()` with the type to compute elements of `t` in: float, double, int64,
@@ -173,15 +196,28 @@ bool is_nan(C v) {
     return false;
 }
 
-/// out[i] += w * in[i * step]; the loop that has to be fast. (-O2 alone does not vectorise it.)
+/// add_row: out[i] += w * in[i * step]. add_four: out[i] += x[0] * rows[0][i], then x[1] *
+/// rows[1][i], … in this sequence. add_rows: the same for `count` rows of n, one after another. In
+/// rows.cpp.
 template <class C>
-__attribute__((optimize("O3"))) void add_row(C* __restrict out, const C* __restrict in, C w,
-                                             int64_t n, int64_t step) {
-  if (step == 1) {
-    for (int64_t i = 0; i < n; ++i) out[i] = add(out[i], mul(w, in[i]));
-  } else {
-    for (int64_t i = 0; i < n; ++i) out[i] = add(out[i], mul(w, in[i * step]));
-  }
+using FourRows = std::array<const C*, 4>;
+#define X(C)                                                             \
+  void add_row(C* out, const C* in, C w, int64_t n, int64_t step);       \
+  void add_four(C* out, const FourRows<C>& rows, const C* x, int64_t n); \
+  void add_rows(C* out, const C* rows, const C* x, int64_t count, int64_t n);
+X(float)
+X(double)
+X(int64_t)
+X(uint64_t)
+#undef X
+
+/// [channels, pixels] as [pixels, channels].
+template <class C>
+std::vector<C> channels_last(const C* x, int64_t channels, int64_t pixels) {
+  std::vector<C> y(static_cast<size_t>(channels * pixels));
+  for (int64_t c = 0; c < channels; ++c)
+    for (int64_t i = 0; i < pixels; ++i) y[i * channels + c] = x[c * pixels + i];
+  return y;
 }
 
 inline Outputs one(Tensor t) {
@@ -227,9 +263,10 @@ inline std::string text(const Dims& d) { return fmt::format("[{}]", fmt::join(d,
 /// it.
 Tensor take(const Tensor& source, const Dims& dims, const std::vector<int64_t>& from,
             const Tensor* fill = nullptr);
-/// The same in runs of so many elements that lie one after another, from[i] on.
-Tensor take_runs(const Tensor& source, const Dims& dims, const std::vector<int64_t>& from,
-                 int64_t run);
+/// As output 0 of a call the same in runs of so many elements that lie one after another, from[i]
+/// on.
+Tensor take_runs(const Call& c, const Tensor& source, const Dims& dims,
+                 const std::vector<int64_t>& from, int64_t run);
 /// Operands of one type one after another, as a source of take(): in movement.cpp.
 Tensor joined(const std::vector<Tensor>& operands);
 

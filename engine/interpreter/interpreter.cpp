@@ -190,9 +190,9 @@ namespace {
 /// A node without the graph around it. What its nested graphs capture stands behind its own inputs,
 /// where it is known.
 Outputs run_alone(const Graph& g, const Node& n, std::span<const Tensor* const> inputs,
-                  const InterpreterOptions& options) {
+                  const InterpreterOptions& options, std::span<const Room> rooms = {}) {
   if (n.subgraphs.empty() || inputs.size() <= n.inputs.size())
-    return run_node({g, n, inputs, options});
+    return run_node({g, n, inputs, options, nullptr, {}, rooms});
   Env around{g};
   const std::vector<ValueId> captured = captures(n);
   for (size_t k = n.inputs.size(); k < inputs.size(); ++k)
@@ -213,11 +213,12 @@ Outputs with_draws(InterpreterOptions options, F&& run) {
 
 Result<std::vector<Tensor>> interpret_node(const Graph& g, const Node& n,
                                            std::span<const Tensor* const> inputs,
-                                           const InterpreterOptions& options) {
+                                           const InterpreterOptions& options,
+                                           std::span<const Room> rooms) {
   if (!options.draws)
-    return interp::with_draws(options,
-                              [&](const auto& o) { return interpret_node(g, n, inputs, o); });
-  if (!options.f64) return interp::run_alone(g, n, inputs, options);
+    return interp::with_draws(
+        options, [&](const auto& o) { return interpret_node(g, n, inputs, o, rooms); });
+  if (!options.f64) return interp::run_alone(g, n, inputs, options, rooms);
   std::vector<Tensor> wide;
   std::vector<const Tensor*> in;
   for (const Tensor* t : inputs) wide.push_back(t ? interp::promoted(*t, options) : Tensor());

@@ -10,10 +10,13 @@
 namespace ferrule {
 
 /// Outputs of one node for given inputs (absent optional inputs: nullptr). Groups run their body.
+/// `rooms`: one for each output or none at all; an output lies there if it is of that type and size
+/// and its operator can compute it in place, otherwise in memory of its own.
 /// errors: unsupported_operator, bad_shape, limit_exceeded.
 Result<std::vector<Tensor>> interpret_node(const Graph& g, const Node& n,
                                            std::span<const Tensor* const> inputs,
-                                           const InterpreterOptions& options);
+                                           const InterpreterOptions& options,
+                                           std::span<const Room> rooms = {});
 /// Outputs of the graph, in its order. `inputs`: by graph input order.
 Result<std::vector<Tensor>> interpret(const Graph& g, std::span<const Tensor> inputs,
                                       const InterpreterOptions& options);

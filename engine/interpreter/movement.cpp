@@ -146,13 +146,15 @@ Outputs trilu(const Call& c) {
       for (auto [i, end] = stretch(r % rows); i < end; ++i) from[r * columns + i] = r * columns + i;
     return one(take(x, x.dims(), from));
   }
-  auto [y, p] = Tensor::allocate(x.dtype(), x.dims());
+  auto [y, p] = c.make(x.dtype(), x.dims());
   const int64_t size = bits / 8;
+  const char* from = static_cast<const char*>(x.data());
   for (int64_t r = 0; columns > 0 && r < x.numel() / columns; ++r) {
     const auto [begin, end] = stretch(r % rows);
-    const int64_t at = (r * columns + begin) * size;
-    std::memcpy(static_cast<char*>(p) + at, static_cast<const char*>(x.data()) + at,
-                static_cast<size_t>((end - begin) * size));
+    char* row = static_cast<char*>(p) + r * columns * size;
+    std::fill_n(row, begin * size, 0);
+    std::copy_n(from + (r * columns + begin) * size, (end - begin) * size, row + begin * size);
+    std::fill_n(row + end * size, (columns - end) * size, 0);
   }
   return one(std::move(y));
 }
@@ -175,7 +177,7 @@ Outputs reverse_sequence(const Call& c) {
       const int64_t other = step < length ? length - 1 - step : step;
       from.push_back((t == 0 ? other * x.dims()[1] + j : i * x.dims()[1] + other) * run);
     }
-  return one(take_runs(x, x.dims(), from, run));
+  return one(take_runs(c, x, x.dims(), from, run));
 }
 
 }  // namespace

@@ -28,6 +28,9 @@ class Draws {
   std::map<std::string, uint64_t> drawn_;
 };
 
+/// A tensor and its bytes, which may be written: where a result may lie.
+using Room = std::pair<Tensor, void*>;
+
 struct InterpreterOptions {
   const Semantics* ops = nullptr;  ///< pointwise operators; required
   const Limits* limits = nullptr;  ///< bounds the size of each result

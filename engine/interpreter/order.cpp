@@ -3,38 +3,14 @@
 #include <map>
 
 #include "engine/interpreter/internal.h"
+#include "engine/semantics/line_order.h"
 
 namespace ferrule::interp {
 namespace {
 
-/// Lines along an axis: outer x inner of them, `length` long, `step` apart.
-struct Lines {
-  int64_t outer, length, step;
-  int64_t start(int64_t line) const { return line / step * length * step + line % step; }
-  int64_t size() const { return outer * step; }
-};
 Lines lines(const Dims& d, int64_t axis) {
   const auto a = static_cast<size_t>(axis);
   return {count(d, 0, a), d[a], count(d, a + 1)};
-}
-
-template <class C>
-bool greater(C a, C b) {
-  return a > b || (is_nan(a) && !is_nan(b));
-}  // NaN counts as the largest
-
-/// Where in a line its largest or smallest element is, the first or last of several.
-template <bool kMax, class C>
-int64_t best_of(const View<C>& in, const Lines& l, int64_t line, bool last) {
-  const int64_t start = l.start(line);
-  int64_t best = 0;
-  for (int64_t i = 1; i < l.length; ++i) {
-    const C a = in[start + i * l.step], b = in[start + best * l.step];
-    const bool better = kMax ? greater(a, b) : (a < b || (is_nan(a) && !is_nan(b)));
-    const bool equal = a == b || (is_nan(a) && is_nan(b));
-    if (better || (last && equal)) best = i;
-  }
-  return best;
 }
 
 template <bool kMax>
@@ -49,11 +25,10 @@ Outputs arg(const Call& c) {
     out.erase(out.begin() + axis);
   const bool last = c.n.attrs.i("select_last_index") != 0;
   return with_number(c, x, [&]<class C>() {
-    const View<C> in(x);
     const Lines l = lines(x.dims(), axis);
-    std::vector<int64_t> y;
-    for (int64_t k = 0; k < l.size(); ++k) y.push_back(best_of<kMax>(in, l, k, last));
-    return one(Tensor::of_i64(out, y));
+    Made<int64_t> y(c, DType::i64, out);
+    extremes(View<C>(x).data(), l, 0, l.size(), kMax, last, y.data());
+    return one(y.done());
   });
 }
 
@@ -62,12 +37,14 @@ Outputs hardmax(const Call& c) {
   const Tensor& x = *c.input(0);
   FERRULE_ASSIGN(const int64_t axis, c.axis(c.n.attrs.i("axis", -1), x.rank()));
   return with_float(c, x, [&]<class C>() {
-    const View<C> in(x);
     const Lines l = lines(x.dims(), axis);
-    std::vector<C> y(x.numel());
-    for (int64_t k = 0; l.length > 0 && k < l.size(); ++k)
-      y[static_cast<size_t>(l.start(k) + best_of<true>(in, l, k, false) * l.step)] = 1;
-    return one(store(x.dtype(), x.dims(), y));
+    Made<C> y(c, x.dtype(), x.dims());
+    std::fill_n(y.data(), x.numel(), C{0});
+    if (x.numel() == 0) return one(y.done());
+    std::vector<int64_t> best(static_cast<size_t>(l.size()));
+    extremes(View<C>(x).data(), l, 0, l.size(), true, false, best.data());
+    for (int64_t k = 0; k < l.size(); ++k) y.data()[l.start(k) + best[k] * l.step] = 1;
+    return one(y.done());
   });
 }
 
@@ -83,27 +60,25 @@ Outputs top_k(const Call& c) {
   return with_number(c, x, [&]<class C>() {
     const View<C> in(x);
     const Lines from = lines(x.dims(), axis), to = lines(out, axis);
-    std::vector<C> values(count(out));
-    std::vector<int64_t> indices(values.size()), order(static_cast<size_t>(from.length));
-    for (int64_t line = 0; k > 0 && line < from.size(); ++line) {
-      std::iota(order.begin(), order.end(), 0);
-      const int64_t start = from.start(line);
-      std::partial_sort(order.begin(), order.begin() + k, order.end(), [&](int64_t i, int64_t j) {
-        const C a = in[start + i * from.step], b = in[start + j * from.step];
-        if (largest ? greater(a, b) : greater(b, a)) return true;
-        if (largest ? greater(b, a) : greater(a, b)) return false;
-        return i < j;
-      });
-      for (int64_t i = 0; i < k; ++i) {
-        const auto at = static_cast<size_t>(to.start(line) + i * to.step);
-        indices[at] = order[i];
-        values[at] = in[start + indices[at] * from.step];
-      }
+    Made<C> values(c, x.dtype(), out);
+    Made<int64_t> indices(c, DType::i64, out, 1);
+    std::vector<Ranked<C>> first(static_cast<size_t>(ranking_room(k)));
+    for (int64_t line = 0; line < from.size(); ++line) {
+      first_of_line(in.data() + from.start(line), from.length, from.step, largest, first.data(), k);
+      for (int64_t i = 0, at = to.start(line); i < k; ++i, at += to.step)
+        values.data()[at] = first[i].value, indices.data()[at] = first[i].at;
     }
-    auto result = one(store(x.dtype(), out, values));
-    result->push_back(Tensor::of_i64(out, indices));
+    auto result = one(values.done());
+    result->push_back(indices.done());
     return result;
   });
+}
+
+/// to = sums combined with `in`, element by element.
+template <bool kProduct, class C>
+__attribute__((optimize("O3"))) void combine(C* __restrict to, const C* sums,
+                                             const C* __restrict in, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) to[i] = kProduct ? mul(sums[i], in[i]) : add(sums[i], in[i]);
 }
 
 /// Running sum or product.
@@ -117,19 +92,20 @@ Outputs cumulative(const Call& c) {
   return with_number(c, x, [&]<class C>() {
     const View<C> in(x);
     const Lines l = lines(x.dims(), axis);
-    std::vector<C> y(x.numel()), sums(static_cast<size_t>(l.step));
-    for (int64_t o = 0; o < l.outer; ++o) {
-      std::ranges::fill(sums, kProduct ? C{1} : C{0});
-      for (int64_t i = 0; i < l.length; ++i) {
-        const int64_t at = (o * l.length + (reverse ? l.length - 1 - i : i)) * l.step;
-        for (int64_t k = 0; k < l.step; ++k) {
-          const C before = sums[k];
-          sums[k] = kProduct ? mul(before, in[at + k]) : add(before, in[at + k]);
-          y[at + k] = exclusive ? before : sums[k];
-        }
+    const int64_t next = reverse ? -l.step : l.step;
+    const std::vector<C> nothing(static_cast<size_t>(l.step), C{kProduct});
+    Made<C> y(c, x.dtype(), x.dims());
+    for (int64_t o = 0; o < l.outer; ++o)
+      for (int64_t i = 0, at = (o + reverse) * l.length * l.step - (reverse ? l.step : 0);
+           i < l.length; ++i, at += next) {
+        C* to = y.data() + at;
+        const C* sums = i == 0 ? nothing.data() : to - next;
+        if (i == 0 && exclusive)
+          std::copy_n(sums, l.step, to);
+        else
+          combine<kProduct>(to, sums, in.data() + at - (exclusive ? next : 0), l.step);
       }
-    }
-    return one(store(x.dtype(), x.dims(), y));
+    return one(y.done());
   });
 }
 
@@ -181,7 +157,7 @@ Outputs unique(const Call& c) {
   std::vector<int64_t> from;
   for (int64_t o = 0; o < outer; ++o)
     for (int64_t s : first) from.push_back((o * d + s) * inner);
-  auto result = one(take_runs(x, out, from, inner));
+  auto result = one(take_runs(c, x, out, from, inner));
   result->push_back(Tensor::of_i64({std::ssize(first)}, first));
   result->push_back(Tensor::of_i64({d}, inverse));
   result->push_back(Tensor::of_i64({std::ssize(counts)}, counts));

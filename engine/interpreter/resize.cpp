@@ -90,7 +90,8 @@ Outputs resize(const Call& c) {
   Dims dims = x.dims();
   const View<double> in(x);
   const bool nearest = r.mode == "nearest";
-  std::vector<double> y(in.data(), in.data() + in.size());
+  const double* source = in.data();
+  std::vector<double> y;
   for (size_t k = 0; k < axes.size(); ++k) {
     const Axis& a = axes[k];
     if (r.keeps(a)) continue;
@@ -100,22 +101,33 @@ Outputs resize(const Call& c) {
     FERRULE_TRY(c.fits(DType::f64, to));
     const int64_t outer = count(dims, 0, k), inner = count(dims, k + 1);
     std::vector<double> z(count(to));
-    for (int64_t i = 0; i < a.out; ++i) {
-      const Taps taps = resize_taps(a, r, i);
+    constexpr int64_t kBlock = 256;  // positions whose taps are kept while all lines are computed
+    for (int64_t first = 0; first < a.out; first += kBlock) {
+      std::vector<Taps> block;
+      for (int64_t i = first; i < std::min(first + kBlock, a.out); ++i)
+        block.push_back(resize_taps(a, r, i));
       for (int64_t o = 0; o < outer; ++o) {
-        double* row = z.data() + (o * a.out + i) * inner;
-        if (taps.empty()) std::fill(row, row + inner, r.extrapolation);
-        for (const Weighted& t : taps) {
-          const double* from = y.data() + (o * a.in + t.at) * inner;
-          for (int64_t j = 0; j < inner; ++j)
-            row[j] = nearest ? from[j] : row[j] + t.weight * from[j];  // -0 stays -0
+        double* row = z.data() + (o * a.out + first) * inner;
+        for (const Taps& taps : block) {
+          if (taps.empty()) std::fill_n(row, inner, r.extrapolation);
+          for (const Weighted& t : taps) {
+            const double* from = source + (o * a.in + t.at) * inner;
+            if (nearest)
+              std::copy_n(from, inner, row);  // -0 stays -0
+            else if (inner == 1)
+              *row += t.weight * *from;
+            else
+              add_row(row, from, t.weight, inner, 1);
+          }
+          row += inner;
         }
       }
     }
     y = std::move(z);
+    source = y.data();
     dims = to;
   }
-  return one(store(x.dtype(), out, y));
+  return one(y.empty() ? x : store(c, x.dtype(), out, y));
 }
 
 // --- GridSample
@@ -187,26 +199,36 @@ Outputs affine_grid(const Call& c) {
   out.push_back(rank);
   FERRULE_TRY(c.fits(DType::f64, out));
   const bool corners = c.n.attrs.i("align_corners") != 0;
+  auto coordinates = [&](int64_t size) {
+    std::vector<double> along;
+    const auto d = static_cast<double>(size);
+    for (double i = 0; i < d; ++i)
+      along.push_back(corners ? (d == 1 ? 0 : -1 + 2 * i / (d - 1)) : -1 + (2 * i + 1) / d);
+    return along;
+  };
   const View<double> in(theta);
-  std::vector<double> y, point;
-  y.reserve(static_cast<size_t>(count(out)));
-  for (int64_t b = 0; b < (*size)[0] && count(out) > 0; ++b) {
-    Dims at(spatial.size(), 0);
-    do {
-      point.clear();  // x first
-      for (size_t k = spatial.size(); k-- > 0;) {
-        const auto d = static_cast<double>(spatial[k]), i = static_cast<double>(at[k]);
-        point.push_back(corners ? (d == 1 ? 0 : -1 + 2 * i / (d - 1)) : -1 + (2 * i + 1) / d);
-      }
-      point.push_back(1);
-      for (int64_t r = 0; r < rank; ++r) {
-        double v = 0;
-        for (int64_t k = 0; k <= rank; ++k) v += in[(b * rank + r) * (rank + 1) + k] * point[k];
-        y.push_back(v);
-      }
-    } while (next(at, spatial));
-  }
-  return one(store(theta.dtype(), out, y));
+  if (count(out) == 0) return one(store(theta.dtype(), out, std::vector<double>()));
+  const auto xs = coordinates(spatial.back()), ys = coordinates(spatial[spatial.size() - 2]),
+             zs = coordinates(rank == 3 ? spatial[0] : 1);
+  auto fill = [&]<class C>(Made<C> y) {
+    C* to = y.data();
+    for (int64_t b = 0; b < (*size)[0]; ++b)
+      for (double pz : zs)
+        for (double py : ys) {
+          for (int64_t r = 0; r < rank; ++r) {
+            const double* m = in.data() + (b * rank + r) * (rank + 1);
+            const double my = m[1] * py, mz = m[2] * (rank == 3 ? pz : 1), shift = m[rank];
+            for (size_t i = 0; i < xs.size(); ++i) {
+              const double v = 0 + m[0] * xs[i] + my + mz;
+              to[static_cast<int64_t>(i) * rank + r] = static_cast<C>(rank == 3 ? v + shift : v);
+            }
+          }
+          to += std::ssize(xs) * rank;
+        }
+    return one(y.done());
+  };
+  if (theta.dtype() == DType::f32) return fill(Made<float>(c, DType::f32, out));
+  return fill(Made<double>(c, theta.dtype(), out));
 }
 
 // --- RoiAlign
@@ -249,8 +271,10 @@ Outputs roi_align(const Call& c) {
   const bool half = c.n.attrs.s("coordinate_transformation_mode", "half_pixel") == "half_pixel";
   const bool maximum = c.n.attrs.s("mode", "avg") == "max";
   const View<double> in(x), box(rois);
-  std::vector<double> y;
-  y.reserve(static_cast<size_t>(count(out)));
+  // Each image with the channels of a pixel side by side, once a roi reads it.
+  std::vector<std::vector<double>> images(static_cast<size_t>(x.dims()[0]));
+  std::vector<double> y(static_cast<size_t>(count(out))), place(static_cast<size_t>(channels));
+  std::vector<Weighted> taps;
   for (int64_t r = 0; r < out[0]; ++r) {
     const int64_t b = batch.at_i64(r);
     if (b < 0 || b >= x.dims()[0]) return c.bad("batch index {} is out of range", b);
@@ -262,38 +286,33 @@ Outputs roi_align(const Call& c) {
     const double gh = ratio ? static_cast<double>(ratio) : std::ceil(bh),
                  gw = ratio ? static_cast<double>(ratio) : std::ceil(bw);
     if (!(gh <= 4096 && gw <= 4096)) return c.bad("roi {} is out of range", r);
-    // What a place of the result reads is the same in all channels, up to so much of memory.
-    std::vector<Weighted> taps;
-    std::vector<size_t> ends;
-    auto read = [&](int64_t i, int64_t j) {
+    std::vector<double>& pixels = images[static_cast<size_t>(b)];
+    if (pixels.empty()) pixels = channels_last(in.data() + b * channels * h * w, channels, h * w);
+    for (int64_t p = 0; p < oh * ow; ++p) {
+      taps.clear();
       for (double iy = 0; iy < gh; ++iy)
         for (double ix = 0; ix < gw; ++ix)
-          bilinear(y0 + (static_cast<double>(i) + (iy + 0.5) / gh) * bh,
-                   x0 + (static_cast<double>(j) + (ix + 0.5) / gw) * bw, h, w, taps);
-    };
-    const bool kept =
-        static_cast<double>(oh * ow) * std::max(gh, 1.0) * std::max(gw, 1.0) < 1 << 18;
-    for (int64_t i = 0; kept && i < oh; ++i)
-      for (int64_t j = 0; j < ow; ++j) read(i, j), ends.push_back(taps.size());
-    for (int64_t ch = 0; ch < channels; ++ch) {
-      const double* plane = in.data() + (b * channels + ch) * h * w;
-      for (int64_t i = 0; i < oh; ++i)
-        for (int64_t j = 0; j < ow; ++j) {
-          const auto place = static_cast<size_t>(i * ow + j);
-          if (!kept) taps.clear(), read(i, j);
-          double sum = 0, best = 0;
-          const size_t begin = kept && place > 0 ? ends[place - 1] : 0,
-                       end = kept ? ends[place] : taps.size();
-          for (size_t t = begin; t < end; ++t) {
-            const double v = taps[t].weight * plane[taps[t].at];
-            sum += v;
-            best = t > begin ? std::max(best, v) : v;
+          bilinear(y0 + (static_cast<double>(p / ow) + (iy + 0.5) / gh) * bh,
+                   x0 + (static_cast<double>(p % ow) + (ix + 0.5) / gw) * bw, h, w, taps);
+      std::ranges::fill(place, 0);
+      for (size_t t = 0; t < taps.size(); t += 4) {  // as bilinear() adds them
+        const double weights[] = {taps[t].weight, taps[t + 1].weight, taps[t + 2].weight,
+                                  taps[t + 3].weight};
+        FourRows<double> rows;
+        for (size_t k = 0; k < 4; ++k) rows[k] = pixels.data() + taps[t + k].at * channels;
+        if (!maximum) add_four(place.data(), rows, weights, channels);
+        for (size_t k = 0; maximum && k < 4; ++k)
+          for (int64_t ch = 0; ch < channels; ++ch) {
+            const double v = weights[k] * rows[k][ch];
+            place[ch] = t + k > 0 ? std::max(place[ch], v) : v;
           }
-          y.push_back(maximum ? best : sum / std::max(gh * gw, 1.0));
-        }
+      }
+      const double parts = maximum ? 1 : std::max(gh * gw, 1.0);
+      for (int64_t ch = 0; ch < channels; ++ch)
+        y[static_cast<size_t>((r * channels + ch) * oh * ow + p)] = place[ch] / parts;
     }
   }
-  return one(store(x.dtype(), out, y));
+  return one(store(c, x.dtype(), out, y));
 }
 
 }  // namespace

@@ -10,6 +10,12 @@ namespace {
 
 using Complex = std::complex<double>;
 
+/// An element of several lines that are transformed side by side.
+template <int64_t kLines>
+struct Lanes {
+  double re[kLines] = {}, im[kLines] = {};
+};
+
 /// Transforms of one length by its smallest prime factors; the other direction has `sign` +1.
 class Fourier {
  public:
@@ -18,10 +24,48 @@ class Fourier {
       roots_[static_cast<size_t>(k)] = std::polar(
           1.0, sign * 2 * std::numbers::pi * static_cast<double>(k) / static_cast<double>(n));
   }
-  std::vector<Complex> operator()(const std::vector<Complex>& x) const {
-    std::vector<Complex> y(x.size()), room(x.size());
-    transform(x.data(), 1, y.data(), room.data(), std::ssize(x));
-    return y;
+  int64_t size() const { return std::ssize(roots_); }
+
+  /// x, `step` apart, into y; `room`: n elements, overwritten. No product asks for what C++ wants
+  /// of infinities: they make NaN either way.
+  template <int64_t kLines>
+  __attribute__((optimize("O3"))) void transform(const Lanes<kLines>* x, int64_t step,
+                                                 Lanes<kLines>* y, Lanes<kLines>* room,
+                                                 int64_t n) const {
+    if (n == 1) {
+      *y = *x;
+      return;
+    }
+    const int64_t p = factor(n), m = n / p, root = size() / n;
+    for (int64_t k = 0; k < p; ++k) transform(x + k * step, step * p, room + k * m, y + k * m, m);
+    const Complex* roots = roots_.data();
+    if (p == 2) {
+      for (int64_t j = 0; j < m; ++j) {
+        const Lanes<kLines>&a = room[j], &b = room[m + j];
+        const double re = roots[j * root].real(), im = roots[j * root].imag();
+        Lanes<kLines>&sum = y[j], &difference = y[m + j];
+        for (int64_t l = 0; l < kLines; ++l) {
+          const double turned_re = b.re[l] * re - b.im[l] * im,
+                       turned_im = b.re[l] * im + b.im[l] * re;
+          sum.re[l] = a.re[l] + turned_re, sum.im[l] = a.im[l] + turned_im;
+          difference.re[l] = a.re[l] - turned_re, difference.im[l] = a.im[l] - turned_im;
+        }
+      }
+      return;
+    }
+    for (int64_t j = 0; j < n; ++j) {
+      Lanes<kLines> sum;
+      for (int64_t k = 0, at = 0, from = j % m; k < p; ++k, from += m) {
+        const double re = roots[at * root].real(), im = roots[at * root].imag();
+        const Lanes<kLines>& b = room[from];
+        for (int64_t l = 0; l < kLines; ++l) {
+          sum.re[l] += b.re[l] * re - b.im[l] * im;
+          sum.im[l] += b.re[l] * im + b.im[l] * re;
+        }
+        if ((at += j) >= n) at -= n;
+      }
+      y[j] = sum;
+    }
   }
 
  private:
@@ -30,39 +74,45 @@ class Fourier {
       if (n % p == 0) return p;
     return n;
   }
-  /// Without what C++ asks for infinities: they make NaN either way.
-  static Complex product(Complex a, Complex b) {
-    return {a.real() * b.real() - a.imag() * b.imag(), a.real() * b.imag() + a.imag() * b.real()};
-  }
-
-  /// `room`: n elements, overwritten.
-  void transform(const Complex* x, int64_t step, Complex* y, Complex* room, int64_t n) const {
-    if (n == 1) {
-      *y = *x;
-      return;
-    }
-    const int64_t p = factor(n), m = n / p, root = std::ssize(roots_) / n;
-    for (int64_t k = 0; k < p; ++k) transform(x + k * step, step * p, room + k * m, y + k * m, m);
-    if (p == 2) {
-      for (int64_t j = 0; j < m; ++j) {
-        const Complex turned = product(room[m + j], roots_[static_cast<size_t>(j * root)]);
-        y[j] = room[j] + turned;
-        y[m + j] = room[j] - turned;
-      }
-      return;
-    }
-    for (int64_t j = 0; j < n; ++j) {
-      Complex sum = 0;
-      for (int64_t k = 0, at = 0, from = j % m; k < p; ++k, from += m) {
-        sum += product(room[from], roots_[static_cast<size_t>(at * root)]);
-        if ((at += j) >= n) at -= n;
-      }
-      y[j] = sum;
-    }
-  }
 
   std::vector<Complex> roots_;
 };
+
+Status still_going(const Call& c) {
+  if (c.options.cancel && c.options.cancel->stopped())
+    return error(Code::cancelled, c.place(), "time is up");
+  return {};
+}
+
+/// Transforms `lines` lines, whose elements read(line, j) gives; write(line, j, value) takes the
+/// first `wanted` of each result.
+template <int64_t kLines, class Read, class Write>
+Status transform_lines(const Call& c, const Fourier& fourier, int64_t lines, int64_t wanted,
+                       Read read, Write write) {
+  const int64_t n = fourier.size();
+  std::vector<Lanes<kLines>> x(static_cast<size_t>(n)), y(x), room(x);
+  for (int64_t line = 0; line < lines; line += kLines) {
+    FERRULE_TRY(still_going(c));
+    const int64_t some = std::min(kLines, lines - line);
+    for (int64_t j = 0; j < n; ++j)
+      for (int64_t l = 0; l < some; ++l) {
+        const Complex v = read(line + l, j);
+        x[j].re[l] = v.real(), x[j].im[l] = v.imag();
+      }
+    fourier.transform(x.data(), 1, y.data(), room.data(), n);
+    for (int64_t l = 0; l < some; ++l)
+      for (int64_t j = 0; j < wanted; ++j) write(line + l, j, Complex(y[j].re[l], y[j].im[l]));
+  }
+  return {};
+}
+/// Several at a time, unless they are few or long.
+template <class Read, class Write>
+Status transform_all(const Call& c, const Fourier& fourier, int64_t lines, int64_t wanted,
+                     Read read, Write write) {
+  return lines < 3 || fourier.size() > 1 << 16
+             ? transform_lines<1>(c, fourier, lines, wanted, read, write)
+             : transform_lines<8>(c, fourier, lines, wanted, read, write);
+}
 
 /// One number of an optional operand.
 Result<int64_t> whole_number(const Call& c, size_t slot, int64_t otherwise) {
@@ -78,12 +128,6 @@ Result<bool> is_complex(const Call& c, const Dims& d) {
   if (d.size() < 2 || d.back() < 1 || d.back() > 2)
     return c.bad("its input is {}: the last axis holds 1 or 2 components", text(d));
   return d.back() == 2;
-}
-
-Status still_going(const Call& c) {
-  if (c.options.cancel && c.options.cancel->stopped())
-    return error(Code::cancelled, c.place(), "time is up");
-  return {};
 }
 
 Outputs dft(const Call& c) {
@@ -108,28 +152,24 @@ Outputs dft(const Call& c) {
   const Fourier fourier(n, inverse ? 1 : -1);
   const View<double> v(x);
   const int64_t inner = count(d, k + 1, d.size() - 1), outer = count(d, 0, k), parts = d.back();
+  auto element = [&](int64_t line, int64_t j) -> Complex {
+    if (j >= d[k]) return 0;
+    const double* at = v.data() + ((line / inner * d[k] + j) * inner + line % inner) * parts;
+    return {at[0], complex ? at[1] : 0};
+  };
   std::vector<double> y(static_cast<size_t>(count(out)));
-  for (int64_t o = 0; o < outer; ++o)
-    for (int64_t i = 0; i < inner; ++i) {
-      FERRULE_TRY(still_going(c));
-      std::vector<Complex> line(static_cast<size_t>(n));
-      for (int64_t j = 0; j < std::min(n, d[k]); ++j) {
-        const int64_t at = ((o * d[k] + j) * inner + i) * parts;
-        line[static_cast<size_t>(j)] = {v[at], complex ? v[at + 1] : 0};
-      }
-      if (to_real)  // the other half mirrors the first
-        for (int64_t j = n / 2 + 1; j < n; ++j)
-          line[static_cast<size_t>(j)] = std::conj(line[static_cast<size_t>(n - j)]);
-      const auto made = fourier(line);
-      for (int64_t j = 0; j < out[k]; ++j) {
-        const Complex value =
-            made[static_cast<size_t>(j)] / (inverse ? static_cast<double>(n) : 1.0);
-        double* to = &y[static_cast<size_t>(((o * out[k] + j) * inner + i) * out.back())];
+  FERRULE_TRY(transform_all(
+      c, fourier, outer * inner, out[k],
+      [&](int64_t line, int64_t j) {  // to real numbers: the other half mirrors the first
+        return to_real && j > n / 2 ? std::conj(element(line, n - j)) : element(line, j);
+      },
+      [&](int64_t line, int64_t j, Complex value) {
+        if (inverse) value /= static_cast<double>(n);
+        double* to = y.data() + ((line / inner * out[k] + j) * inner + line % inner) * out.back();
         to[0] = value.real();
         if (!to_real) to[1] = value.imag();
-      }
-    }
-  return one(store(x.dtype(), out, y));
+      }));
+  return one(store(c, x.dtype(), out, y));
 }
 
 Outputs stft(const Call& c) {
@@ -154,24 +194,18 @@ Outputs stft(const Call& c) {
   const Fourier fourier(n, -1);
   const View<double> v(x);
   const std::vector<double> weights = window ? window->to_f64() : std::vector<double>(n, 1.0);
-  std::vector<double> y;
-  y.reserve(static_cast<size_t>(count(out)));
-  std::vector<Complex> line(static_cast<size_t>(n));
-  for (int64_t b = 0; b < d[0]; ++b)
-    for (int64_t f = 0; f < out[1]; ++f) {
-      FERRULE_TRY(still_going(c));
-      for (int64_t j = 0; j < n; ++j) {
-        const int64_t at = (b * d[1] + f * step + j) * d[2];
-        line[static_cast<size_t>(j)] =
-            weights[static_cast<size_t>(j)] * Complex(v[at], complex ? v[at + 1] : 0);
-      }
-      const auto made = fourier(line);
-      for (int64_t j = 0; j < out[2]; ++j) {
-        y.push_back(made[static_cast<size_t>(j)].real());
-        y.push_back(made[static_cast<size_t>(j)].imag());
-      }
-    }
-  return one(store(x.dtype(), out, y));
+  std::vector<double> y(static_cast<size_t>(count(out)));
+  FERRULE_TRY(transform_all(
+      c, fourier, d[0] * out[1], out[2],
+      [&](int64_t line, int64_t j) {
+        const int64_t at = (line / out[1] * d[1] + line % out[1] * step + j) * d[2];
+        return weights[static_cast<size_t>(j)] * Complex(v[at], complex ? v[at + 1] : 0);
+      },
+      [&](int64_t line, int64_t j, Complex value) {
+        double* to = y.data() + (line * out[2] + j) * 2;
+        to[0] = value.real(), to[1] = value.imag();
+      }));
+  return one(store(c, x.dtype(), out, y));
 }
 
 Outputs mel_weight_matrix(const Call& c) {
@@ -219,22 +253,33 @@ Outputs mel_weight_matrix(const Call& c) {
 
 // --- DeformConv
 
-/// Bilinear, 0 outside.
-double sampled(const View<double>& x, int64_t base, int64_t height, int64_t width, double row,
-               double column) {
-  if (!(row > -1 && column > -1 && row < static_cast<double>(height) &&
-        column < static_cast<double>(width)))
-    return 0;
-  const auto top = static_cast<int64_t>(std::floor(row)),
-             left = static_cast<int64_t>(std::floor(column));
-  double sum = 0;
-  for (int64_t i = top; i < top + 2; ++i)
-    for (int64_t j = left; j < left + 2; ++j)
-      if (i >= 0 && j >= 0 && i < height && j < width)
-        sum += (1 - std::fabs(row - static_cast<double>(i))) *
-               (1 - std::fabs(column - static_cast<double>(j))) * x[base + i * width + j];
-  return sum;
-}
+/// The pixels around a place and their weights: those inside the image, up to four.
+struct Corners {
+  FourRows<double> rows;
+  double weights[4];
+  size_t count = 0;
+
+  /// `image`: [height, width, channels].
+  Corners(const double* image, int64_t height, int64_t width, int64_t channels, double row,
+          double column) {
+    if (!(row > -1 && column > -1 && row < static_cast<double>(height) &&
+          column < static_cast<double>(width)))
+      return;
+    const auto top = static_cast<int64_t>(std::floor(row)),
+               left = static_cast<int64_t>(std::floor(column));
+    for (int64_t i = std::max<int64_t>(top, 0); i < std::min(top + 2, height); ++i)
+      for (int64_t j = std::max<int64_t>(left, 0); j < std::min(left + 2, width); ++j) {
+        rows[count] = image + (i * width + j) * channels;
+        weights[count++] = (1 - std::fabs(row - static_cast<double>(i))) *
+                           (1 - std::fabs(column - static_cast<double>(j)));
+      }
+  }
+  /// Adds what they make of each channel.
+  void add_to(double* sums, int64_t channels) const {
+    if (count == 4) return add_four(sums, rows, weights, channels);
+    for (size_t k = 0; k < count; ++k) add_row(sums, rows[k], weights[k], channels, 1);
+  }
+};
 
 Outputs deform_conv(const Call& c) {
   const Tensor &x = *c.input(0), &w = *c.input(1), &offset = *c.input(2);
@@ -260,45 +305,56 @@ Outputs deform_conv(const Call& c) {
   if (c.input(3) && c.input(3)->dims() != Dims{k[0]})
     return c.bad("a bias of {}", text(c.input(3)->dims()));
   FERRULE_TRY(c.fits(DType::f64, out));
-  FERRULE_TRY(c.fits(DType::f64, {d[1], points, ow}));
+  const int64_t per_group = k[0] / group, taps = k[1] * points, shifted = d[1] / shifts;
+  FERRULE_TRY(c.fits(DType::f64, {d[1], points}));
   const View<double> xv(x), wv(w), shift(offset);
   std::optional<View<double>> bias, mask;
   if (c.input(3)) bias.emplace(*c.input(3));
   if (c.input(4)) mask.emplace(*c.input(4));
-  // A row of places at a time: what each tap of each channel reads there, then the sums.
+  // A place at a time: what each tap reads there of the channels that share its offset, then the
+  // sums of the output channels of each group.
   std::vector<double> y(static_cast<size_t>(count(out))),
-      samples(static_cast<size_t>(d[1] * points * ow));
-  for (int64_t n = 0; n < d[0]; ++n)
-    for (int64_t i = 0; i < oh; ++i) {
-      FERRULE_TRY(still_going(c));
-      for (int64_t ch = 0; ch < d[1]; ++ch)
+      samples(static_cast<size_t>(d[1] * points)), read(static_cast<size_t>(shifted)), weights,
+      sums(static_cast<size_t>(per_group));
+  for (int64_t g = 0; g < group; ++g) {  // [group, taps, per_group]
+    const auto part = channels_last(wv.data() + g * per_group * taps, per_group, taps);
+    weights.insert(weights.end(), part.begin(), part.end());
+  }
+  for (int64_t n = 0; n < d[0]; ++n) {
+    std::vector<std::vector<double>> images;
+    for (int64_t s = 0; s < shifts; ++s)
+      images.push_back(
+          channels_last(xv.data() + (n * d[1] + s * shifted) * d[2] * d[3], shifted, d[2] * d[3]));
+    for (int64_t place = 0; place < oh * ow; ++place) {
+      const int64_t i = place / ow, j = place % ow;
+      if (j == 0) FERRULE_TRY(still_going(c));
+      for (int64_t s = 0; s < shifts; ++s)
         for (int64_t p = 0; p < points; ++p) {
-          const int64_t g = ch / (d[1] / shifts), first = (n * shifts + g) * points + p;
-          double* to = &samples[static_cast<size_t>((ch * points + p) * ow)];
-          for (int64_t j = 0; j < ow; ++j) {
-            const auto moved = [&](int64_t axis) {
-              return shift[((2 * first + axis) * oh + i) * ow + j];
-            };
-            const double row =
-                static_cast<double>(i * at.stride[0] - at.begin[0] + p / k[3] * at.dilation[0]) +
-                moved(0);
-            const double column =
-                static_cast<double>(j * at.stride[1] - at.begin[1] + p % k[3] * at.dilation[1]) +
-                moved(1);
-            to[j] = sampled(xv, (n * d[1] + ch) * d[2] * d[3], d[2], d[3], row, column) *
-                    (mask ? (*mask)[(first * oh + i) * ow + j] : 1);
-          }
+          const int64_t at_offset = (n * shifts + s) * points + p;
+          const double* moved = shift.data() + 2 * at_offset * oh * ow + place;
+          const Corners corners(
+              images[s].data(), d[2], d[3], shifted,
+              static_cast<double>(i * at.stride[0] - at.begin[0] + p / k[3] * at.dilation[0]) +
+                  moved[0],
+              static_cast<double>(j * at.stride[1] - at.begin[1] + p % k[3] * at.dilation[1]) +
+                  moved[oh * ow]);
+          std::ranges::fill(read, 0);
+          corners.add_to(read.data(), shifted);
+          const double factor = mask ? (*mask)[at_offset * oh * ow + place] : 1;
+          const double* from = read.data();
+          double* to = samples.data() + s * shifted * points + p;
+          for (int64_t ch = 0; ch < shifted; ++ch) to[ch * points] = from[ch] * factor;
         }
-      for (int64_t m = 0; m < k[0]; ++m) {
-        const int64_t from = m / (k[0] / group) * k[1] * points;
-        double* to = &y[static_cast<size_t>(((n * k[0] + m) * oh + i) * ow)];
-        std::fill_n(to, ow, bias ? (*bias)[m] : 0);
-        for (int64_t e = 0; e < k[1] * points; ++e)
-          add_row(to, &samples[static_cast<size_t>((from + e) * ow)], wv[m * k[1] * points + e], ow,
-                  1);
+      for (int64_t g = 0; g < group; ++g) {
+        for (int64_t m = 0; m < per_group; ++m) sums[m] = bias ? (*bias)[g * per_group + m] : 0;
+        add_rows(sums.data(), weights.data() + g * taps * per_group, &samples[g * taps], taps,
+                 per_group);
+        double* to = y.data() + (n * k[0] + g * per_group) * oh * ow + place;
+        for (int64_t m = 0; m < per_group; ++m) to[m * oh * ow] = sums[m];
       }
     }
-  return one(store(x.dtype(), out, y));
+  }
+  return one(store(c, x.dtype(), out, y));
 }
 
 }  // namespace

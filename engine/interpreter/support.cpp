@@ -92,8 +92,9 @@ bool same_type(DType t) {
   if constexpr (std::is_same_v<C, uint64_t>) return t == DType::u64;
 }
 
+// gcc 12 vectorises loops of any length only at -O3.
 template <class From, class C>
-void convert(const Tensor& t, std::vector<C>& out) {
+__attribute__((optimize("O3"))) void convert(const Tensor& t, std::vector<C>& out) {
   const char* p = static_cast<const char*>(t.data());
   for (size_t i = 0; i < out.size(); ++i) {  // memcpy: constants in a file need not be aligned
     From v;
@@ -103,7 +104,7 @@ void convert(const Tensor& t, std::vector<C>& out) {
 }
 
 template <class To, class C>
-void put(void* to, const std::vector<C>& values) {
+__attribute__((optimize("O3"))) void put(void* to, const std::vector<C>& values) {
   To* p = static_cast<To*>(to);
   for (size_t i = 0; i < values.size(); ++i) {
     if constexpr (std::is_integral_v<To> && std::is_floating_point_v<C>) {
@@ -114,11 +115,32 @@ void put(void* to, const std::vector<C>& values) {
   }
 }
 
+template <class C>
+void put_all(DType dtype, void* p, const std::vector<C>& values) {
+  if (dtype == DType::boolean) {
+    for (size_t i = 0; i < values.size(); ++i) static_cast<uint8_t*>(p)[i] = values[i] != 0;
+  } else if (is_native(dtype)) {
+    with_native(dtype, [&]<class To>(To) { put<To>(p, values); });
+  } else if (dtype == DType::f16 && std::is_same_v<C, float>) {
+    for (size_t i = 0; i < values.size(); ++i)
+      static_cast<uint16_t*>(p)[i] = float_to_f16(static_cast<float>(values[i]));
+  } else {
+    for (size_t i = 0; i < values.size(); ++i)
+      Tensor::put(dtype, p, static_cast<int64_t>(i), static_cast<double>(values[i]));
+  }
+}
+
+/// Whether elements of C are those of a tensor at `bytes`, as they lie there.
+template <class C>
+bool lies_as(DType t, const void* bytes) {
+  return same_type<C>(t) && reinterpret_cast<uintptr_t>(bytes) % alignof(C) == 0;
+}
+
 }  // namespace
 
 template <class C>
 View<C>::View(const Tensor& t) : keep_(t), size_(t.numel()) {
-  if (same_type<C>(t.dtype()) && reinterpret_cast<uintptr_t>(t.data()) % alignof(C) == 0) {
+  if (lies_as<C>(t.dtype(), t.data())) {
     data_ = static_cast<const C*>(t.data());
     return;
   }
@@ -137,26 +159,51 @@ View<C>::View(const Tensor& t) : keep_(t), size_(t.numel()) {
 }
 
 template <class C>
-Tensor store(DType dtype, const Dims& dims, const std::vector<C>& values) {
-  auto [t, p] = Tensor::allocate(dtype, dims);
+Tensor stored(Room room, const std::vector<C>& values) {
+  auto& [t, p] = room;
   FERRULE_ASSERT(std::ssize(values) == t.numel(), "interpreter: wrong number of results");
-  if (dtype == DType::boolean) {
-    for (size_t i = 0; i < values.size(); ++i) static_cast<uint8_t*>(p)[i] = values[i] != 0;
-  } else if (is_native(dtype)) {
-    with_native(dtype, [&, p = p]<class To>(To) { put<To>(p, values); });
-  } else if (dtype == DType::f16 && std::is_same_v<C, float>) {
-    for (size_t i = 0; i < values.size(); ++i)
-      static_cast<uint16_t*>(p)[i] = float_to_f16(static_cast<float>(values[i]));
-  } else {
-    for (size_t i = 0; i < values.size(); ++i)
-      Tensor::put(dtype, p, static_cast<int64_t>(i), static_cast<double>(values[i]));
-  }
-  return t;
+  put_all(t.dtype(), p, values);
+  return std::move(t);
 }
 
-#define X(C)              \
-  template class View<C>; \
-  template Tensor store<C>(DType, const Dims&, const std::vector<C>&);
+template <class C>
+Tensor store(DType dtype, const Dims& dims, const std::vector<C>& values) {
+  return stored(Tensor::allocate(dtype, dims), values);
+}
+
+template <class C>
+Tensor store(const Call& c, DType dtype, const Dims& dims, const std::vector<C>& values) {
+  return stored(c.make(dtype, dims), values);
+}
+
+Room Call::make(DType t, const Dims& dims, size_t k) const {
+  if (k < rooms.size() && rooms[k].second && rooms[k].first.dtype() == t &&
+      rooms[k].first.dims() == dims)
+    return rooms[k];
+  return Tensor::allocate(t, dims);
+}
+
+template <class C>
+Made<C>::Made(const Call& c, DType dtype, const Dims& dims, size_t k)
+    : room_(c.make(dtype, dims, k)) {
+  if (lies_as<C>(dtype, room_.second)) {
+    data_ = static_cast<C*>(room_.second);
+  } else {
+    apart_.resize(static_cast<size_t>(room_.first.numel()));
+    data_ = apart_.data();
+  }
+}
+
+template <class C>
+Tensor Made<C>::done() {
+  return apart_.empty() ? std::move(room_.first) : stored(std::move(room_), apart_);
+}
+
+#define X(C)                                                           \
+  template class View<C>;                                              \
+  template class Made<C>;                                              \
+  template Tensor store<C>(DType, const Dims&, const std::vector<C>&); \
+  template Tensor store<C>(const Call&, DType, const Dims&, const std::vector<C>&);
 X(float)
 X(double)
 X(int64_t)
@@ -266,8 +313,9 @@ Tensor take(const Tensor& source, const Dims& dims, const std::vector<int64_t>& 
   return t;
 }
 
-Tensor take_runs(const Tensor& source, const Dims& dims, const std::vector<int64_t>& from,
-                 int64_t run) {
+Tensor take_runs(const Call& c, const Tensor& source, const Dims& dims,
+                 const std::vector<int64_t>& from, int64_t run) {
+  if (run == 1) return take(source, dims, from);
   const int bits = size_bits(source.dtype());
   if (source.dtype() == DType::string || bits < 8) {
     std::vector<int64_t> each;
@@ -276,7 +324,7 @@ Tensor take_runs(const Tensor& source, const Dims& dims, const std::vector<int64
       for (int64_t i = 0; i < run; ++i) each.push_back(at + i);
     return take(source, dims, each);
   }
-  auto [t, p] = Tensor::allocate(source.dtype(), dims);
+  auto [t, p] = c.make(source.dtype(), dims);
   FERRULE_ASSERT(std::ssize(from) * run == t.numel(), "interpreter: wrong number of positions");
   const auto size = static_cast<size_t>(bits / 8), length = static_cast<size_t>(run) * size;
   char* to = static_cast<char*>(p);

@@ -3,7 +3,6 @@
 // read; one that is out of range is the run's error.
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstring>
 #include <functional>
 #include <numeric>
@@ -11,6 +10,7 @@
 #include <variant>
 
 #include "engine/base/diagnostics.h"
+#include "engine/semantics/line_order.h"
 #include "runtime/cpu/kernel.h"
 #include "runtime/parallel.h"
 
@@ -227,8 +227,8 @@ class Tuples {
         tuples_(tuples),
         slice_(product_of(dims, depth, dims.size())) {}
 
-  /// f(element of the updates, position) for all of them; the first index that is out of range,
-  /// and what it should be below, end it.
+  /// f(element of the updates, position, length) for all slices; the first index that is out of
+  /// range, and what it should be below, end it.
   template <class T, class F>
   std::optional<std::pair<int64_t, int64_t>> each(const T* index, F&& f) const {
     for (int64_t t = 0; t < tuples_; ++t) {
@@ -238,7 +238,7 @@ class Tuples {
         if (i < -dims_[k] || i >= dims_[k]) return std::pair(i, dims_[k]);
         at += (i < 0 ? i + dims_[k] : i) * apart_[k];
       }
-      for (int64_t k = 0; k < slice_; ++k) f(t * slice_ + k, at + k);
+      f(t * slice_, at, slice_);
     }
     return std::nullopt;
   }
@@ -273,7 +273,12 @@ class Scatter final : public Plain {
   Status scatter(E, I) const {
     const E* updates = in<E>(2);
     E* y = out<E>(0);
-    auto put = [&](int64_t k, int64_t at) { y[at] = reduced(how_, y[at], updates[k]); };
+    auto put = [&](int64_t k, int64_t at, int64_t n = 1) {
+      if (how_ == Reduction::none)
+        std::copy_n(updates + k, n, y + at);
+      else
+        for (int64_t i = 0; i < n; ++i) y[at + i] = reduced(how_, y[at + i], updates[k + i]);
+    };
     if (const auto* along = std::get_if<AlongAxis>(&places_)) {
       const auto bad = along->each(in<I>(1), 0, along->rows(), put);
       return bad ? out_of_range(*bad, along->size()) : Status{};
@@ -326,34 +331,18 @@ class OneHotKernel final : public Plain {
 
 // --- in order
 
-/// NaN counts as the largest, and in a search for the smallest as the smallest.
-template <class T>
-bool nan(T v) {
-  if constexpr (std::is_floating_point_v<T>) return std::isnan(v);
-  return false;
-}
-template <class T>
-bool greater(T a, T b) {
-  return a > b || (nan(a) && !nan(b));
-}
-
 /// Lines of a tensor along an axis.
-struct LinesAlong {
-  int64_t length = 0, step = 1, count = 0;
-  LinesAlong(const std::vector<int64_t>& dims, size_t axis)
-      : length(dims[axis]),
-        step(product_of(dims, axis + 1, dims.size())),
-        count(product_of(dims, 0, axis) * step) {}
-  int64_t start(int64_t line) const { return line / step * length * step + line % step; }
-  int64_t grain() const { return 1 + kIndexedGrain / (length + 1); }
-};
+Lines lines_of(const std::vector<int64_t>& dims, size_t axis) {
+  return {product_of(dims, 0, axis), dims[axis], product_of(dims, axis + 1, dims.size())};
+}
+int64_t grain_of(const Lines& l) { return 1 + kIndexedGrain / (l.length + 1); }
 
 class ArgKernel final : public Plain {
  public:
   ArgKernel(const KernelCall& call, size_t axis, bool largest)
       : Plain(call),
         element_(call.inputs[0].dtype),
-        lines_(call.inputs[0].dims, axis),
+        lines_(lines_of(call.inputs[0].dims, axis)),
         largest_(largest),
         last_(call.node->attrs.i("select_last_index") != 0) {}
 
@@ -361,28 +350,16 @@ class ArgKernel final : public Plain {
     with_number_type(element_, [&](auto e) {
       const auto* x = in<decltype(e)>(0);
       int64_t* y = out<int64_t>(0);
-      parallel_for(lines_.count, lines_.grain(), [&](int64_t begin, int64_t end) {
-        for (int64_t k = begin; k < end; ++k) y[k] = best(x + lines_.start(k));
+      parallel_for(lines_.size(), grain_of(lines_), [&](int64_t begin, int64_t end) {
+        extremes(x, lines_, begin, end, largest_, last_, y);
       });
     });
     return {};
   }
 
  private:
-  template <class T>
-  int64_t best(const T* x) const {
-    int64_t best = 0;
-    T b = x[0];
-    for (int64_t i = 1; i < lines_.length; ++i) {
-      const T a = x[i * lines_.step];
-      const bool better = largest_ ? greater(a, b) : (a < b || (nan(a) && !nan(b)));
-      if (better || (last_ && (a == b || (nan(a) && nan(b))))) best = i, b = a;
-    }
-    return best;
-  }
-
   DType element_;
-  LinesAlong lines_;
+  Lines lines_;
   bool largest_, last_;
 };
 
@@ -391,25 +368,27 @@ class TopKKernel final : public Plain {
   TopKKernel(const KernelCall& call, size_t axis, int64_t k)
       : Plain(call),
         element_(call.inputs[0].dtype),
-        lines_(call.inputs[0].dims, axis),
+        lines_(lines_of(call.inputs[0].dims, axis)),
         k_(k),
         largest_(call.node->attrs.i("largest", 1) != 0) {
-    team_ = std::clamp<int64_t>(lines_.count / lines_.grain(), 1, threads());
+    team_ = std::clamp<int64_t>(lines_.size() / grain_of(lines_), 1, threads());
   }
 
   int64_t scratch_bytes() const override {
-    return team_ * lines_.length * static_cast<int64_t>(sizeof(int64_t));
+    return team_ * ranking_room(k_) * static_cast<int64_t>(sizeof(Ranked<double>));
   }
   void bind(Binder& binder) override {
     Plain::bind(binder);
-    order_ = static_cast<int64_t*>(binder.scratch());
+    first_ = binder.scratch();
   }
 
   Status run() override {
     with_number_type(element_, [&](auto e) {
       on_team(team_, [&](int me, int team) {
-        for (int64_t line = lines_.count * me / team; line < lines_.count * (me + 1) / team; ++line)
-          select<decltype(e)>(line, order_ + me * lines_.length);
+        auto* first = static_cast<Ranked<decltype(e)>*>(first_) + me * ranking_room(k_);
+        for (int64_t line = lines_.size() * me / team; line < lines_.size() * (me + 1) / team;
+             ++line)
+          select(line, first);
       });
     });
     return {};
@@ -417,27 +396,20 @@ class TopKKernel final : public Plain {
 
  private:
   template <class T>
-  void select(int64_t line, int64_t* order) const {
-    const T* x = in<T>(0) + lines_.start(line);
-    std::iota(order, order + lines_.length, 0);
-    std::partial_sort(order, order + k_, order + lines_.length, [&](int64_t i, int64_t j) {
-      const T a = x[i * lines_.step], b = x[j * lines_.step];
-      if (largest_ ? greater(a, b) : greater(b, a)) return true;
-      if (largest_ ? greater(b, a) : greater(a, b)) return false;
-      return i < j;
-    });
+  void select(int64_t line, Ranked<T>* first) const {
+    first_of_line(in<T>(0) + lines_.start(line), lines_.length, lines_.step, largest_, first, k_);
     const int64_t to = line / lines_.step * k_ * lines_.step + line % lines_.step;
     for (int64_t i = 0; i < k_; ++i) {
-      if (T* y = out<T>(0)) y[to + i * lines_.step] = x[order[i] * lines_.step];
-      if (int64_t* y = out<int64_t>(1)) y[to + i * lines_.step] = order[i];
+      if (T* y = out<T>(0)) y[to + i * lines_.step] = first[i].value;
+      if (int64_t* y = out<int64_t>(1)) y[to + i * lines_.step] = first[i].at;
     }
   }
 
   DType element_;
-  LinesAlong lines_;
+  Lines lines_;
   int64_t k_, team_ = 1;
   bool largest_;
-  int64_t* order_ = nullptr;
+  void* first_ = nullptr;  ///< of each thread what ranking_room() says
 };
 
 // --- what is taken

@@ -53,7 +53,12 @@ class Interpreted final : public Kernel {
       tensors[k] = read(k);
       pointers[k] = &tensors[k];
     }
-    FERRULE_ASSIGN(auto results, interpret_node(graph_, node_, pointers, options_));
+    // Plain results are computed where they belong, as far as their operator can.
+    std::vector<Room> rooms(outputs_.size());
+    for (size_t k = 0; k < outputs_.size(); ++k)
+      if (const Operand& o = outputs_[k]; o.slot >= 0 && o.lies(Layout::plain) && o.dense())
+        rooms[k] = {Tensor(o.dtype, o.dims, nullptr, targets_[k]), targets_[k]};
+    FERRULE_ASSIGN(auto results, interpret_node(graph_, node_, pointers, options_, rooms));
     for (size_t k = 0; k < outputs_.size() && k < results.size(); ++k)
       if (outputs_[k].slot >= 0) FERRULE_TRY(write(k, results[k]));
     return {};
@@ -74,6 +79,7 @@ class Interpreted final : public Kernel {
     if (t.dims() != o.dims || t.dtype() != o.dtype)
       return error(Code::bad_shape, escape(layer_),
                    "the interpreter's result has another size than planned");
+    if (t.data() == targets_[k]) return {};
     if (o.lies(Layout::plain) && o.dense())
       std::memcpy(targets_[k], t.data(), static_cast<size_t>(t.bytes()));
     else

@@ -279,6 +279,26 @@ TEST_CASE("movement in runs: whole rows, parts of rows, none") {
   }
 }
 
+TEST_CASE("results lie where there is room for them") {
+  Graph g;
+  const Tensor x = iota({2, 3}), axis = i64({0});
+  const Tensor* in[] = {&x, &axis};
+  Node n;
+  n.op = "CumSum", n.outputs = {g.add_value("y")};
+  const NodeId id = g.add_node(std::move(n));
+  auto run = [&](const Room& room) {
+    return interpret_node(g, g.node(id), in, options(), std::span(&room, 1));
+  };
+  auto [room, bytes] = Tensor::allocate(DType::f32, {2, 3});
+  std::memset(bytes, -1, 24);  // of any content
+  CHECK(values(run({room, bytes})) == Values{0, 1, 2, 3, 5, 7});
+  CHECK(run({room, bytes})->front().data() == bytes);
+  // Of another type or size it is none.
+  CHECK(run({room.reshaped({3, 2}), bytes})->front().data() != bytes);
+  CHECK(run({Tensor(DType::i32, {2, 3}, nullptr, bytes), bytes})->front().data() != bytes);
+  CHECK(values(run({Tensor(), nullptr})) == Values{0, 1, 2, 3, 5, 7});
+}
+
 TEST_CASE("texts, transforms and complex numbers: what is right, and what is refused") {
   const auto code = [](const Result<std::vector<Tensor>>& r) {
     REQUIRE(!r);
