@@ -24,15 +24,40 @@ constexpr int64_t kSmall = 1024;  // bytes of a weight that always stays in the 
 /// it, and need not.
 bool ours(std::string_view attribute) { return attribute == "precision"; }
 
+/// The input that was an attribute in the older version, such as the axes of reductions, as that
+/// attribute. nullopt: it was none, or is computed.
+std::optional<std::pair<std::string, Attr>> old_attribute(const Graph& g, const Node& n,
+                                                          size_t slot, const onnx::OpSchema& old,
+                                                          const onnx::OpSchema& newest) {
+  if (slot >= newest.inputs().size()) return std::nullopt;
+  const std::string& name = newest.inputs()[slot].GetName();
+  const auto it = old.attributes().find(name);
+  const Tensor* t = g.constant(n.inputs[slot]);
+  if (it == old.attributes().end() || it->second.type != onnx::AttributeProto::INTS || !t ||
+      t->dtype() != DType::i64 || t->numel() == 0)
+    return std::nullopt;
+  std::vector<int64_t> list;
+  for (int64_t k = 0; k < t->numel(); ++k) list.push_back(t->at_i64(k));
+  return std::pair{name, Attr(std::move(list))};
+}
+
+/// Windows that are not dilated, which older versions had no word for.
+bool undilated(std::string_view name, const onnx::AttributeProto& a) {
+  return name == "dilations" && std::ranges::all_of(a.ints(), [](int64_t d) { return d == 1; });
+}
+
 /// Whether `n` can be written under this version of its schema: what the schema does not know has
 /// to be a default of the newest one.
-bool fits(const Node& n, const onnx::OpSchema& old, const onnx::OpSchema& newest) {
-  if (old.Deprecated() || static_cast<int>(n.inputs.size()) > old.max_input()) return false;
+bool fits(const Graph& g, const Node& n, const onnx::OpSchema& old, const onnx::OpSchema& newest) {
+  if (old.Deprecated()) return false;
+  for (auto k = static_cast<size_t>(old.max_input()); k < n.inputs.size(); ++k)
+    if (n.inputs[k] && !old_attribute(g, n, k, old, newest)) return false;
   for (const auto& [name, value] : n.attrs.items()) {
     if (old.attributes().count(name) || (ours(name) && !newest.attributes().count(name))) continue;
     auto it = newest.attributes().find(name);
     if (it == newest.attributes().end()) return false;
     onnx::AttributeProto a = onnx_io::to_proto(name, value);
+    if (undilated(name, a)) continue;
     const auto& d = it->second.default_value;
     if (d.type() != a.type() || d.i() != a.i() || d.f() != a.f() || d.s() != a.s() ||
         a.type() >= onnx::AttributeProto::TENSOR)
@@ -96,7 +121,7 @@ int choose_opset(const Graph& g) {
     if (outgrows_old_inference(in, n)) opset = std::max(opset, std::min(kWindowsBehind, last));
     for (; opset < last; ++opset) {
       const auto* old = Registry::Schema(operator_name(n.op), opset, "");
-      if (old && fits(n, *old, *newest)) break;
+      if (old && fits(in, n, *old, *newest)) break;
     }
   });
   return opset;
@@ -203,7 +228,7 @@ Result<int> asked_opset(const Graph& g, int opset) {
     if (!newest) return;
     auto can = [&](int at) {
       const auto* schema = Registry::Schema(operator_name(n.op), at, "");
-      return schema && fits(n, *schema, *newest) && takes_types(in, n, *schema) &&
+      return schema && fits(in, n, *schema, *newest) && takes_types(in, n, *schema) &&
              (at >= kWindowsBehind || !outgrows_old_inference(in, n));
     };
     if (can(opset)) return;
@@ -318,7 +343,8 @@ class Exporter {
       p.set_name(name);
       return {};
     }));
-    for (NodeId n : g.order()) FERRULE_TRY(node(g.node(n), names, [&] { return out.add_node(); }));
+    for (NodeId n : g.order())
+      FERRULE_TRY(node(g, g.node(n), names, [&] { return out.add_node(); }));
     for (ValueId v : g.outputs()) {
       auto* o = out.add_output();
       o->set_name(names[v]);
@@ -329,12 +355,25 @@ class Exporter {
 
   template <class F>
   Status constants(const Graph& g, const ValueNames& names, F&& f) {
-    for (ValueId v : g.constants()) FERRULE_TRY(f(names.at(v), *g.constant(v)));
+    for (ValueId v : g.constants())
+      if (!stands_in_attributes(g, v)) FERRULE_TRY(f(names.at(v), *g.constant(v)));
     return {};
   }
 
+  /// Whether all readers have it as an attribute in the opset that is written.
+  bool stands_in_attributes(const Graph& g, ValueId v) const {
+    const Value& value = g.value(v);
+    return !value.uses.empty() && !value.is_output &&
+           std::ranges::all_of(value.uses, [&](const Use& u) {
+             const Node& n = g.node(u.node);
+             if (u.slot == Use::kCapture || n.body || !n.domain.empty()) return false;
+             const auto* schema = onnx::OpSchemaRegistry::Schema(operator_name(n.op), opset_, "");
+             return schema && static_cast<int>(u.slot) >= schema->max_input();
+           });
+  }
+
   template <class Add>
-  Status node(const Node& n, ValueNames& names, Add&& add) {
+  Status node(const Graph& g, const Node& n, ValueNames& names, Add&& add) {
     auto name_of = [&](ValueId v) { return v ? names.at(v) : std::string(); };
     if (n.body && !options_.functions) {
       std::vector<std::string> in, out;
@@ -360,6 +399,13 @@ class Exporter {
       domains_[n.domain] = newest ? newest->SinceVersion() : std::max(1, n.since_opset);
     const auto* schema =
         n.domain.empty() ? onnx::OpSchemaRegistry::Schema(operator_name(n.op), opset_, "") : newest;
+    if (schema && newest && static_cast<int>(n.inputs.size()) > schema->max_input()) {
+      for (auto k = static_cast<size_t>(schema->max_input()); k < n.inputs.size(); ++k)
+        if (const auto a = n.inputs[k] ? old_attribute(g, n, k, *schema, *newest) : std::nullopt)
+          *p->add_attribute() = onnx_io::to_proto(a->first, a->second);
+      p->mutable_input()->DeleteSubrange(schema->max_input(),
+                                         static_cast<int>(n.inputs.size()) - schema->max_input());
+    }
     for (const auto& [key, value] : n.attrs.items())
       if (!schema || !newest || schema->attributes().count(key) ||
           (!newest->attributes().count(key) && !ours(key)))
@@ -406,7 +452,7 @@ class Exporter {
       if (const Tensor* t = body.constant(v))
         constant(names[v], *t, add);  // a weight that is an input comes from outside
     }
-    for (NodeId n : body.order()) FERRULE_TRY(node(body.node(n), names, add));
+    for (NodeId n : body.order()) FERRULE_TRY(node(body, body.node(n), names, add));
     for (const auto& [from, to] : copies) {
       onnx::NodeProto* p = add();
       p->set_op_type("Identity");

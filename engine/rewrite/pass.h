@@ -17,7 +17,8 @@ struct PassContext {
   /// errors: cancelled, at `pass`.
   Status in_time(std::string_view pass) const {
     if (cancel && cancel->stopped())
-      return error(Code::cancelled, std::string(pass), "time or caller");
+      return error(Code::cancelled, std::string(pass),
+                   "the time is up, or the caller wants no more");
     return {};
   }
 };

@@ -78,7 +78,7 @@ class Instantiation {
       const bool infinite = !finite(t);
       if (infinite && moves_only() && inputs_not_finite()) continue;
       if (const auto change = infinite ? overflow(v) : loses(v, elements))
-        return declined("D9: {}{} would be {}", quoted(v),
+        return declined("D9: the rule would compute {}{} as {}", quoted(v),
                         t.numel() == 1 ? "" : fmt::format("[{}]", change->element),
                         text(*change, t.dtype()));
     }

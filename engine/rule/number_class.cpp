@@ -116,7 +116,8 @@ std::optional<Tensor> without_subnormals(const Tensor& t) {
 }
 
 std::string text(const ClassChange& c, DType t) {
-  if (!std::isfinite(c.exact)) return fmt::format("{}", c.exact);
+  if (std::isnan(c.exact)) return "NaN";
+  if (std::isinf(c.exact)) return fmt::format("{}", c.exact);
   const std::string what = !std::isfinite(c.rounded) ? "infinite"
                            : c.rounded == 0          ? "0"
                                                      : "a subnormal number";

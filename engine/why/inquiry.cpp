@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <set>
+#include <utility>
 
 #include "engine/base/diagnostics.h"
 #include "engine/match/facts.h"
@@ -319,6 +321,9 @@ std::string Inquiry::State::otherwise(const std::vector<std::string>& names,
   }
   if (!fused.empty()) return ferrule::joined(fused, {}, "; ");
   if (names.size() == 2) {
+    if (const std::string rules = with_more(names[0], names[1]); !rules.empty())
+      return fmt::format("{} and {} are fused only together with what is missing here: {}",
+                         with_op(names[0]), with_op(names[1]), rules);
     std::string text =
         fmt::format("no rule fuses {} into the layer of {}", with_op(names[1]), with_op(names[0]));
     if (interpreted(names[1])) text += "; it has no kernel and is interpreted";
@@ -399,6 +404,43 @@ std::string Inquiry::State::takers(const std::string& name, const std::string& r
     if (!what.empty()) out += fmt::format("{}{} ({})", out.empty() ? "" : ", ", rule->id, what);
   }
   return out;
+}
+
+std::string Inquiry::State::with_more(const std::string& name, const std::string& reader) const {
+  const NodeId id = o.model->find_node(name), then = o.model->find_node(reader);
+  if (!id || !then) return "";
+  const Semantics& meanings = o.knowledge->ops;
+  const std::vector<NodeId> nodes = o.model->order();
+  std::vector<NodeId> behind;
+  for (ValueId v : o.model->node(then).outputs)
+    if (v)
+      for (const Use& u : o.model->value(v).uses) behind.push_back(u.node);
+  std::vector<std::string> out;
+  size_t fewest = nodes.size();
+  for (const auto& rule : o.knowledge->rules.rules) {
+    if (!rule->enabled || off_type(*rule) ||
+        std::ranges::none_of(rule->match.lines, [&](const PatternLine& l) {
+          return feeds(*rule, *l.expr, o.model->node(id), o.model->node(then), meanings);
+        }))
+      continue;
+    std::vector<std::string> lacking;
+    const std::function<void(const PatternExpr&)> visit = [&](const PatternExpr& e) {
+      if (e.kind != PatternExpr::Kind::call || e.optional) return;
+      const bool reads = std::ranges::any_of(
+          e.args, [&](const auto& a) { return may_be(*rule, *a, o.model->node(then), meanings); });
+      if (std::ranges::none_of(reads ? behind : nodes, [&](NodeId n) {
+            return has_head(o.model->node(n), e.ops, e.classes, meanings);
+          }))
+        lacking.push_back(head_words(e) + (reads ? " after " + escape(reader) : ""));
+      for (const auto& a : e.args) visit(*a);
+    };
+    for (const PatternLine& l : rule->match.lines) visit(*l.expr);
+    if (lacking.empty() || lacking.size() > fewest) continue;
+    if (lacking.size() < std::exchange(fewest, lacking.size())) out.clear();
+    out.push_back(
+        fmt::format("{} (takes {}, too)", rule->id, ferrule::joined(lacking, {}, ", ", " and ")));
+  }
+  return ferrule::joined(out, {}, ", ", " and ");
 }
 
 std::string reason(const Considered& c) {

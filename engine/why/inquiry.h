@@ -44,6 +44,9 @@ struct Inquiry::State {
   /// take something behind such a node, and what; empty: there is none. Left out: those that take
   /// what `reader` is, and did not take it for what stands elsewhere.
   std::string takers(const std::string& name, const std::string& reader) const;
+  /// Rules that take both nodes, and others that the model does not have there: those that lack
+  /// fewest.
+  std::string with_more(const std::string& name, const std::string& reader) const;
   /// Whether nothing but the interpreter runs it.
   bool interpreted(const std::string& name) const;
 
