@@ -45,8 +45,10 @@ Result<std::unique_ptr<Model>> parse(pb::io::ZeroCopyInputStream& stream, std::s
   pb::io::CodedInputStream coded(&stream);  // its default recursion limit is 100
   bool parsed = model->ParseFromCodedStream(&coded) && coded.ConsumedEntireMessage();
   if (!parsed)
-    return error(Code::not_onnx, where,
-                 "its bytes are not a protobuf model; the file may be truncated or damaged");
+    return error(
+        Code::not_onnx, where,
+        "its bytes are not a protobuf model: the file may be truncated or damaged, or nest "
+        "graphs more than about 30 deep, which protobuf does not read");
   if (!model->has_graph() && model->ir_version() == 0 && model->opset_import_size() == 0)
     return error(Code::not_onnx, where, "it holds no graph and no header");
   return model;
