@@ -47,9 +47,10 @@ def layers(model):
     run = subprocess.run([FERRULE, "explain", "--json", SHARED / model], capture_output=True, text=True, timeout=600)
     if run.returncode not in (0, 2, 3):
         raise SystemExit(f"{model}: ferrule explain ended with {run.returncode}: {run.stderr}")
-    if not run.stdout:  # a model that cannot run is explained all the same
+    answer = json.loads(run.stdout)
+    if "layers" not in answer:  # a model that cannot run is explained all the same
         return None, run.stderr.splitlines()[0]
-    return [layer["operators"] for layer in json.loads(run.stdout)["layers"]], ""
+    return [layer["operators"] for layer in answer["layers"]], ""
 
 
 def failures(found, vanish, stay):
