@@ -366,7 +366,11 @@ class Exporter {
     return !value.uses.empty() && !value.is_output &&
            std::ranges::all_of(value.uses, [&](const Use& u) {
              const Node& n = g.node(u.node);
-             if (u.slot == Use::kCapture || n.body || !n.domain.empty()) return false;
+             if (u.slot == Use::kCapture) return false;
+             if (n.body)
+               return !options_.functions &&
+                      stands_in_attributes(*n.body, n.body->inputs()[u.slot]);
+             if (!n.domain.empty()) return false;
              const auto* schema = onnx::OpSchemaRegistry::Schema(operator_name(n.op), opset_, "");
              return schema && static_cast<int>(u.slot) >= schema->max_input();
            });
@@ -449,7 +453,7 @@ class Exporter {
     for (ValueId v : body.values()) {
       if (names.contains(v)) continue;
       names[v] = fresh(group + "/" + body.value(v).name);
-      if (const Tensor* t = body.constant(v))
+      if (const Tensor* t = body.constant(v); t && !stands_in_attributes(body, v))
         constant(names[v], *t, add);  // a weight that is an input comes from outside
     }
     for (NodeId n : body.order()) FERRULE_TRY(node(body, body.node(n), names, add));
