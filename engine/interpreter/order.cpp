@@ -8,11 +8,6 @@
 namespace ferrule::interp {
 namespace {
 
-Lines lines(const Dims& d, int64_t axis) {
-  const auto a = static_cast<size_t>(axis);
-  return {count(d, 0, a), d[a], count(d, a + 1)};
-}
-
 template <bool kMax>
 Outputs arg(const Call& c) {
   const Tensor& x = *c.input(0);
@@ -25,7 +20,7 @@ Outputs arg(const Call& c) {
     out.erase(out.begin() + axis);
   const bool last = c.n.attrs.i("select_last_index") != 0;
   return with_number(c, x, [&]<class C>() {
-    const Lines l = lines(x.dims(), axis);
+    const Lines l = lines_along(x.dims(), static_cast<size_t>(axis));
     Made<int64_t> y(c, DType::i64, out);
     extremes(View<C>(x).data(), l, 0, l.size(), kMax, last, y.data());
     return one(y.done());
@@ -37,7 +32,7 @@ Outputs hardmax(const Call& c) {
   const Tensor& x = *c.input(0);
   FERRULE_ASSIGN(const int64_t axis, c.axis(c.n.attrs.i("axis", -1), x.rank()));
   return with_float(c, x, [&]<class C>() {
-    const Lines l = lines(x.dims(), axis);
+    const Lines l = lines_along(x.dims(), static_cast<size_t>(axis));
     Made<C> y(c, x.dtype(), x.dims());
     std::fill_n(y.data(), x.numel(), C{0});
     if (x.numel() == 0) return one(y.done());
@@ -59,7 +54,8 @@ Outputs top_k(const Call& c) {
   const bool largest = c.n.attrs.i("largest", 1) != 0;
   return with_number(c, x, [&]<class C>() {
     const View<C> in(x);
-    const Lines from = lines(x.dims(), axis), to = lines(out, axis);
+    const Lines from = lines_along(x.dims(), static_cast<size_t>(axis)),
+                to = lines_along(out, static_cast<size_t>(axis));
     Made<C> values(c, x.dtype(), out);
     Made<int64_t> indices(c, DType::i64, out, 1);
     std::vector<Ranked<C>> first(static_cast<size_t>(ranking_room(k)));
@@ -91,7 +87,7 @@ Outputs cumulative(const Call& c) {
   const bool exclusive = c.n.attrs.i("exclusive") != 0, reverse = c.n.attrs.i("reverse") != 0;
   return with_number(c, x, [&]<class C>() {
     const View<C> in(x);
-    const Lines l = lines(x.dims(), axis);
+    const Lines l = lines_along(x.dims(), static_cast<size_t>(axis));
     const int64_t next = reverse ? -l.step : l.step;
     const std::vector<C> nothing(static_cast<size_t>(l.step), C{kProduct});
     Made<C> y(c, x.dtype(), x.dims());

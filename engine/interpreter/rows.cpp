@@ -2,7 +2,9 @@
 // copy rounds alike: no product is fused with a sum (CMakeLists.txt).
 #include "engine/interpreter/internal.h"
 
-// gcc 12 vectorises loops of any length only at this level.
+// gcc 12 vectorises loops of any length only at this level; files behind this one are compiled with
+// it.
+#pragma GCC push_options
 #pragma GCC optimize("O3")
 
 namespace ferrule::interp {
@@ -65,3 +67,4 @@ X(uint64_t)
 #undef FERRULE_COPIES
 
 }  // namespace ferrule::interp
+#pragma GCC pop_options

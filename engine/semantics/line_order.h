@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <type_traits>
+#include <vector>
 
 namespace ferrule {
 
@@ -15,6 +16,12 @@ struct Lines {
   int64_t start(int64_t line) const { return line / step * length * step + line % step; }
   int64_t size() const { return outer * step; }
 };
+inline Lines lines_along(const std::vector<int64_t>& dims, size_t axis) {
+  Lines l{1, dims[axis], 1};
+  for (size_t k = 0; k < axis; ++k) l.outer *= dims[k];
+  for (size_t k = axis + 1; k < dims.size(); ++k) l.step *= dims[k];
+  return l;
+}
 
 /// NaN counts as the largest.
 template <class T>

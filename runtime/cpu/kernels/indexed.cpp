@@ -331,10 +331,6 @@ class OneHotKernel final : public Plain {
 
 // --- in order
 
-/// Lines of a tensor along an axis.
-Lines lines_of(const std::vector<int64_t>& dims, size_t axis) {
-  return {product_of(dims, 0, axis), dims[axis], product_of(dims, axis + 1, dims.size())};
-}
 int64_t grain_of(const Lines& l) { return 1 + kIndexedGrain / (l.length + 1); }
 
 class ArgKernel final : public Plain {
@@ -342,7 +338,7 @@ class ArgKernel final : public Plain {
   ArgKernel(const KernelCall& call, size_t axis, bool largest)
       : Plain(call),
         element_(call.inputs[0].dtype),
-        lines_(lines_of(call.inputs[0].dims, axis)),
+        lines_(lines_along(call.inputs[0].dims, axis)),
         largest_(largest),
         last_(call.node->attrs.i("select_last_index") != 0) {}
 
@@ -368,7 +364,7 @@ class TopKKernel final : public Plain {
   TopKKernel(const KernelCall& call, size_t axis, int64_t k)
       : Plain(call),
         element_(call.inputs[0].dtype),
-        lines_(lines_of(call.inputs[0].dims, axis)),
+        lines_(lines_along(call.inputs[0].dims, axis)),
         k_(k),
         largest_(call.node->attrs.i("largest", 1) != 0) {
     team_ = std::clamp<int64_t>(lines_.size() / grain_of(lines_), 1, threads());
