@@ -184,6 +184,8 @@ class ByF64 {
   const Tensors& inputs_;
 };
 
+bool fired(const Step& s) { return !s.rule.empty() && s.kind != "broken"; }
+
 /// The rules that fired without which, each switched off alone, no output differs any more; as many
 /// as are tried within some seconds.
 std::vector<std::string> right_without(const Common& common, const SessionOptions& options,
@@ -191,11 +193,11 @@ std::vector<std::string> right_without(const Common& common, const SessionOption
                                        const std::vector<Judged>& rows) {
   constexpr std::chrono::seconds kPatience{20};
   const auto end = std::chrono::steady_clock::now() + kPatience;
-  std::set<std::string> fired;
+  std::set<std::string> rules;
   for (const Step& step : got.prepared->journal().steps)
-    if (!step.rule.empty() && step.kind != "broken") fired.insert(step.rule);
+    if (fired(step)) rules.insert(step.rule);
   std::vector<std::string> out;
-  for (const std::string& rule : fired) {
+  for (const std::string& rule : rules) {
     if (std::chrono::steady_clock::now() > end) break;
     SessionOptions without = options;
     without.engine.selection.disable.push_back(rule);
@@ -213,12 +215,10 @@ std::vector<std::string> right_without(const Common& common, const SessionOption
 
 /// What this comparison cannot show; empty: nothing is missing.
 std::string unchecked(const Ran& got, const Yardstick& want) {
-  const bool fired = std::ranges::any_of(got.prepared->journal().steps, [](const Step& s) {
-    return !s.rule.empty() && s.kind != "broken";
-  });
+  const bool any = std::ranges::any_of(got.prepared->journal().steps, fired);
   if (!want.session || want.ran.prepared->backend() != got.prepared->backend()) return "";
   const bool interpreted = got.prepared->backend() == "reference";
-  if (!fired)
+  if (!any)
     return "no rule fired, so both sides are the same and nothing was checked (use --oracle or "
            "--against ort)";
   return interpreted ? "the interpreter ran both sides: rewrites were checked, kernels were not "
