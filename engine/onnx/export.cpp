@@ -1,6 +1,7 @@
 #include "engine/onnx/export.h"
 
 #include <onnx/defs/schema.h>
+#include <onnx/shape_inference/implementation.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -379,7 +380,12 @@ class Exporter {
   template <class Add>
   Status node(const Graph& g, const Node& n, ValueNames& names, Add&& add) {
     auto name_of = [&](ValueId v) { return v ? names.at(v) : std::string(); };
-    if (n.body && !options_.functions) {
+    std::optional<onnx::FunctionProto> f;
+    if (n.body && options_.functions) {
+      FERRULE_ASSIGN(f, function(n));
+      if (!typed(g, n, *f)) f.reset();
+    }
+    if (n.body && !f) {
       std::vector<std::string> in, out;
       for (ValueId v : n.inputs) in.push_back(name_of(v));
       for (ValueId v : n.outputs) out.push_back(name_of(v));
@@ -392,8 +398,9 @@ class Exporter {
     if (n.body) {
       p->set_domain("ferrule");
       domains_["ferrule"] = 1;
-      FERRULE_ASSIGN(std::string f, function(n));
-      p->set_op_type(f);
+      p->set_op_type(f->name());
+      *model_->add_functions() = std::move(*f);
+      ++functions_;
       return {};
     }
     p->set_op_type(operator_name(n.op));
@@ -466,10 +473,27 @@ class Exporter {
     return {};
   }
 
-  /// The group as a function of the model; its name.
-  Result<std::string> function(const Node& n) {
+  /// Whether onnx's inference gets through it: ONNX Runtime loads no other functions. It does not
+  /// where an operator's own body is typed for other elements (MeanVarianceNormalization in f16).
+  bool typed(const Graph& g, const Node& n, const onnx::FunctionProto& f) {
+    std::vector<onnx::TypeProto> in;
+    for (ValueId v : n.inputs) {
+      onnx::ValueInfoProto info;
+      if (v) (void)type(g.value(v), info, false);
+      in.push_back(info.type());
+    }
+    try {
+      onnx::shape_inference::InferFunctionOutputTypes(f, in, {});
+      return true;
+    } catch (const std::exception&) {
+      return false;
+    }
+  }
+
+  /// The group as a function of the model.
+  Result<onnx::FunctionProto> function(const Node& n) {
     // Names of functions are identifiers, which many tools ask for; the call has the layer's name.
-    const std::string name = fmt::format("{}_{}", n.op.contract(), functions_++);
+    const std::string name = fmt::format("{}_{}", n.op.contract(), functions_);
     onnx::FunctionProto f;
     f.set_name(name);
     f.set_domain("ferrule");
@@ -488,8 +512,7 @@ class Exporter {
       o->set_domain(domain);
       o->set_version(version);
     }
-    *model_->add_functions() = std::move(f);
-    return name;
+    return f;
   }
 
   ExportOptions options_;

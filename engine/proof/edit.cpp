@@ -239,9 +239,12 @@ Status infer_again(const Semantics& ops, Graph& g) {
     g.set_contents(v, std::nullopt);
   }
   Status s = infer_all(ops, g);
-  if (!s)
-    for (auto& [v, t] : before)
-      if (!g.value(v).type.known()) g.set_type(v, t);
+  for (auto& [v, t] : before) {
+    const Type now = g.value(v).type;
+    if (!s && !now.known()) g.set_type(v, t);
+    // Of some operators nothing is inferred.
+    if (s && now.dtype == DType::undefined) g.set_type(v, {t.dtype, now.shape});
+  }
   return s;
 }
 

@@ -1,4 +1,4 @@
-// Shapes of convolutions, pooling and matrix products.
+// Shapes of convolutions, pooling, matrix products and attention.
 #include <algorithm>
 #include <map>
 
@@ -297,6 +297,50 @@ Status gemm(InferenceContext& c) {
   return c.set(0, c.in(0).dtype, out);
 }
 
+/// A [batch, heads, steps, size] of Attention, from that or from [batch, steps, heads * size].
+Result<Shape> heads_apart(const InferenceContext& c, size_t input, const char* attribute) {
+  const auto& s = c.shape(input);
+  if (!s) return unknown_shape(4);
+  if (s->size() == 4) return *s;
+  if (s->size() != 3)
+    return c.wrong(fmt::format("its input {} is {}; 3 or 4 axes are wanted", input, str(*s)));
+  const int64_t heads = c.n.attrs.i(attribute);
+  if (heads < 1 || heads > kHuge)
+    return error(Code::bad_attribute, place(c.n), attribute,
+                 "inputs with 3 axes need it, a positive number of heads");
+  const Dim size = floordiv((*s)[2], Dim(heads));
+  if (equal(size * Dim(heads), (*s)[2]) == Truth::no)
+    return error(Code::bad_attribute, place(c.n), attribute,
+                 fmt::format("{} does not divide {}", heads, (*s)[2].str()));
+  return Shape{(*s)[0], Dim(heads), (*s)[1], size};
+}
+
+/// onnx's own inference says nothing of keys and values without past ones, and takes symbolic sizes
+/// for 0.
+Status attention(InferenceContext& c) {
+  const DType type = c.in(0).dtype;
+  for (size_t i : {1, 2})
+    if (c.shape(0) && c.shape(i) && c.shape(0)->size() != c.shape(i)->size())
+      return c.wrong(fmt::format("its inputs 0 and {} are {} and {}: of other ranks", i,
+                                 str(c.in(0)), str(c.in(i))));
+  FERRULE_ASSIGN(const Shape q, heads_apart(c, 0, "q_num_heads"));
+  FERRULE_ASSIGN(Shape k, heads_apart(c, 1, "kv_num_heads"));
+  FERRULE_ASSIGN(Shape v, heads_apart(c, 2, "kv_num_heads"));
+  for (auto [present, past] : {std::pair{&k, size_t{4}}, std::pair{&v, size_t{5}}}) {
+    if (!c.has(past)) continue;
+    const auto& s = c.shape(past);
+    if (s && s->size() != 4)
+      return c.wrong(fmt::format("its input {} is {}; 4 axes are wanted", past, str(*s)));
+    (*present)[2] = s ? (*s)[2] + (*present)[2] : Dim::unknown();
+  }
+  c.set(1, c.in(1).dtype, k);
+  c.set(2, c.in(2).dtype, v);
+  c.set(3, type, Shape{q[0], q[1], q[2], k[2]});
+  if (!c.shape(0)) return c.set(0, type);
+  return c.shape(0)->size() == 3 ? c.set(0, type, Shape{q[0], q[2], q[1] * v[3]})
+                                 : c.set(0, type, Shape{q[0], q[1], q[2], v[3]});
+}
+
 }  // namespace
 
 std::optional<std::vector<int64_t>> resolved_pads(const Node& n, const Shape& spatial,
@@ -349,6 +393,7 @@ void infer_detail::add_window_rules(Table& t) {
             {"GlobalMaxPool", global_pool},
             {"GlobalAveragePool", global_pool},
             {"GlobalLpPool", global_pool},
+            {"Attention", attention},
             {"MatMul", matmul},
             {"MatMulInteger", matmul},
             {"QLinearMatMul", matmul},
