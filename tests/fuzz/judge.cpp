@@ -186,12 +186,20 @@ Result<Named> Judge::interpreted(const Graph& g, const Case& c, InterpreterOptio
   return named;
 }
 
+namespace {
+
+/// In which kernels compute the node's formula.
+DType type_of_steps(const Graph& g, const Node& n) {
+  return g.value(n.outputs[0]).type.dtype == DType::f64 ? DType::f64 : DType::f32;
+}
+
+}  // namespace
+
 Result<Named> Judge::interpreted(const Graph& g, const Case& c, bool f64, Draw* noise) const {
   InterpreterOptions options;
   options.f64 = f64;
   auto round_steps = [&](const Graph& of, const Node& n, Program& p) {
-    const bool f64_result = of.value(n.outputs[0]).type.dtype == DType::f64;
-    p = with_rounding(p, f64_result ? DType::f64 : DType::f32, *noise);
+    p = with_rounding(p, type_of_steps(of, n), *noise);
   };
   auto round_results = [&](const Graph& of, NodeId id, std::vector<Tensor>& results) {
     const Node& n = of.node(id);
@@ -209,6 +217,9 @@ Result<Named> Judge::interpreted(const Graph& g, const Case& c, bool f64, Draw* 
 Result<Named> Judge::overflowing(const Graph& g, const Case& c) const {
   InterpreterOptions options;
   options.f64 = true;
+  options.on_program = [](const Graph& of, const Node& n, Program& p) {
+    p = computed_in(p, type_of_steps(of, n));
+  };
   options.on_node = [](const Graph& of, NodeId id, std::vector<Tensor>& results) {
     const Node& n = of.node(id);
     for (size_t k = 0; k < n.outputs.size() && k < results.size(); ++k)
@@ -378,7 +389,10 @@ void Judge::compare(const Named& got, const Named& want, const Case& c, Verdict&
       if (exact) {
         Exact e{exact->at(name), {w}};
         for (const Named& r : roundings) e.roundings.push_back(r.at(name));
-        if (early.contains(name)) e.overflowing = &early.at(name);
+        if (early.contains(name)) {
+          e.overflowing = &early.at(name);
+          e.roundings.push_back(early.at(name));
+        }
         at = beyond(it->second, w, e, allowed);
       }
       verdict.arbitrated = at < 0;

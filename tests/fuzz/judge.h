@@ -64,7 +64,8 @@ class Judge {
   Result<Named> interpreted(const Graph& g, const Case& c, InterpreterOptions options) const;
   /// `noise`: every result, and every step of a formula, is off as rounding may put it (noise.h).
   Result<Named> interpreted(const Graph& g, const Case& c, bool f64, Draw* noise = nullptr) const;
-  /// In f64, where a result within the tolerance of its type's end is infinite (noise.h).
+  /// In f64, where a result within the tolerance of its type's end is infinite, and a step of a
+  /// formula is one of the type that kernels compute it in (noise.h).
   Result<Named> overflowing(const Graph& g, const Case& c) const;
   bool makes_nan(const Case& c) const;
   bool leaves_integers_open(const Graph& g, const Case& c) const;

@@ -53,8 +53,10 @@ inline double step_ulps(Prim p) {
   return rounds ? 0.5 : 0;
 }
 
-/// The program, each of whose steps in f64 is off as it may be in `computed`.
-inline Program with_rounding(const Program& p, DType computed, Draw& noise) {
+/// The program with something after each step in f64 that may be off: `after(step, add)` adds
+/// instructions, and returns the one that takes the step's place.
+template <class After>
+Program with_steps(const Program& p, After&& after) {
   Program out;
   out.inputs = p.inputs, out.input_names = p.input_names;
   std::vector<uint32_t> now;  // by instruction of `p`
@@ -64,20 +66,34 @@ inline Program with_rounding(const Program& p, DType computed, Draw& noise) {
   };
   for (Inst in : p.insts) {
     for (uint32_t& a : in.args) a = a < now.size() ? now[a] : 0;
-    uint32_t made = add(in);
-    const double ulps = in.type == DType::f64 ? step_ulps(in.op) : 0;
-    if (ulps > 0) {
-      Inst factor, product;
-      factor.op = Prim::constant, factor.type = DType::f64;
-      factor.f = about_one(2 * ulps * half_ulp(computed), noise);
-      product.op = Prim::mul, product.type = DType::f64;
-      product.args = {made, add(factor), 0};
-      made = add(product);
-    }
-    now.push_back(made);
+    const uint32_t made = add(in);
+    now.push_back(in.type == DType::f64 && step_ulps(in.op) > 0 ? after(made, in, add) : made);
   }
   for (uint32_t k : p.outputs) out.outputs.push_back(now[k]);
   return out;
+}
+
+/// The program, each of whose steps in f64 is off as it may be in `computed`.
+inline Program with_rounding(const Program& p, DType computed, Draw& noise) {
+  return with_steps(p, [&](uint32_t made, const Inst& in, auto& add) {
+    Inst factor, product;
+    factor.op = Prim::constant, factor.type = DType::f64;
+    factor.f = about_one(2 * step_ulps(in.op) * half_ulp(computed), noise);
+    product.op = Prim::mul, product.type = DType::f64;
+    product.args = {made, add(factor), 0};
+    return add(product);
+  });
+}
+
+/// The program, each of whose steps in f64 comes out as in `computed`: infinite where that ends.
+inline Program computed_in(const Program& p, DType computed) {
+  return with_steps(p, [&](uint32_t made, const Inst&, auto& add) {
+    Inst narrow, wide;
+    narrow.op = wide.op = Prim::cast;
+    narrow.type = computed, narrow.args = {made, 0, 0};
+    wide.type = DType::f64, wide.args = {add(narrow), 0, 0};
+    return add(wide);
+  });
 }
 
 }  // namespace ferrule::fuzz
