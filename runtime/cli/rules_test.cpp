@@ -28,7 +28,7 @@ using nlohmann::json;
 constexpr int kInstances = 200;
 /// Of computing, for one shipped rule; where rewrites come up by turns; for one of the user's, as
 /// when it is loaded.
-constexpr double kSeconds = 10, kRotatingSeconds = 3, kUsersSeconds = 5;
+constexpr double kSeconds = 10, kFullSeconds = 40, kRotatingSeconds = 3, kUsersSeconds = 5;
 /// Of that, for the proof of a rule that is run, too.
 constexpr double kProving = 0.6;
 /// Graphs beside its cases that a group is run on, on each target: when it is asked for, and each
@@ -432,6 +432,7 @@ Result<Exit> body(const Common& common, const Options& asked) {
   const bool by_turns = !full && !stamping && globs.empty();
   const auto seconds_of = [&](const Tested& t) {
     if (seconds || !t.shipped) return seconds.value_or(kUsersSeconds);
+    if (full) return kFullSeconds;
     return by_turns && t.rule->kind == RuleKind::rewrite ? kRotatingSeconds : kSeconds;
   };
   GroupProver groups(options, common.backend,

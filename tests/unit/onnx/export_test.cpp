@@ -38,7 +38,8 @@ Graph grouped(const char* last = "Relu", const Type& t = {DType::f32, Shape{2}})
   g.name = "g";
   ValueId x = g.add_input("x", t);
   auto body = std::make_shared<Graph>();
-  ValueId bx = body->add_input("x", t), two = body->add_constant("c", Tensor::scalar(t.dtype, 2, {1}));
+  ValueId bx = body->add_input("x", t),
+          two = body->add_constant("c", Tensor::scalar(t.dtype, 2, {1}));
   auto add = [&](const char* op, std::vector<ValueId> in, const char* out) {
     Node n;
     n.op = op;
@@ -119,13 +120,14 @@ TEST_CASE("export: groups become their bodies, or functions") {
   CHECK(functions.graph.live_nodes() == 3);
   CHECK(functions.graph.node(functions.graph.order()[0]).origins ==
         std::vector<std::string>{"mul + relu"});
-  // Tools that infer types within functions, such as ONNX Runtime, do not load one with this operator:
-  // ONNX types its body without its default axes, and for f32 alone.
+  // Tools that infer types within functions, such as ONNX Runtime, do not load one with this
+  // operator: ONNX types its body without its default axes, and for f32 alone.
   const Type image{DType::f16, Shape{1, 2, 3, 3}};
   for (const char* op : {"Relu", "MeanVarianceNormalization"}) {
     bytes = export_bytes(grouped(op, image), options);
     REQUIRE(bytes);
-    CHECK((bytes->find("made by rule pointwise") != std::string::npos) == (op == std::string("Relu")));
+    CHECK((bytes->find("made by rule pointwise") != std::string::npos) ==
+          (op == std::string("Relu")));
   }
 }
 

@@ -278,8 +278,8 @@ TEST_CASE("infer: attention, with its heads apart or not, and its keys and value
     options.text_opset = 24;
     options.ops = &shipped();
     auto r = import_text(
-        "g (" + inputs + ") => (float[] y, float[] k2, float[] v2, float[] s) {\ny, k2, v2, s = " +
-            call + "\n}",
+        "g (" + inputs +
+            ") => (float[] y, float[] k2, float[] v2, float[] s) {\ny, k2, v2, s = " + call + "\n}",
         options);
     if (!r) return render(r.error());
     std::string out;
