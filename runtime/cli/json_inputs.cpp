@@ -106,11 +106,16 @@ Result<Tensor> tensor_of(const json& input, const std::string& place) {
 Result<Tensors> read_json_inputs(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in) return error(Code::file_not_found, "--inputs", escape(path), std::strerror(errno));
-  const json request = json::parse(in, nullptr, false);
-  const auto wrong = [&](const char* what) {
+  const auto wrong = [&](const std::string& what) {
     return error(Code::usage, "--inputs", escape(path) + what);
   };
-  if (request.is_discarded()) return wrong(" is not JSON");
+  json request;
+  try {
+    request = json::parse(in);
+  } catch (const json::exception& e) {  // a number beyond f64, too
+    const std::string text = e.what();  // "[json.exception.parse_error.101] parse error at line …"
+    return wrong(" cannot be read as JSON: " + escape(text.substr(text.find("] ") + 2)));
+  }
   const auto inputs = request.is_object() ? request.find("inputs") : request.end();
   if (inputs == request.end() || !inputs->is_array())
     return wrong(" has no list \"inputs\" (a request of the Open Inference Protocol)");
@@ -119,7 +124,7 @@ Result<Tensors> read_json_inputs(const std::string& path) {
     const auto name = input.is_object() ? input.find("name") : input.end();
     if (name == input.end() || !name->is_string()) return wrong(": an input has no \"name\"");
     const std::string& n = name->get_ref<const std::string&>();
-    if (out.contains(n)) return wrong((": input " + escape(n) + " is there twice").c_str());
+    if (out.contains(n)) return wrong(": input " + escape(n) + " is there twice");
     FERRULE_ASSIGN(out[n], tensor_of(input, escape(path) + ": input " + escape(n)));
   }
   return out;
