@@ -163,9 +163,6 @@ Result<Einsum> resolve(const Call& c, const EinsumEquation& e) {
   for (char ch : e.out) {
     if (ch == '.') {
       for (size_t k = widest; k-- > 0;) r.out.push_back(static_cast<unsigned char>(0x80 + k));
-    } else if (!r.sizes.count(static_cast<unsigned char>(ch)) ||
-               std::ranges::count(e.out, ch) > 1) {
-      return c.bad_attr("equation", "label {} of the result is not known or not unique", ch);
     } else {
       r.out.push_back(static_cast<unsigned char>(ch));
     }

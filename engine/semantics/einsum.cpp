@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cctype>
 
+#include "engine/base/contains.h"
+#include "engine/base/join.h"
+
 namespace ferrule {
 
 tl::expected<EinsumEquation, std::string> EinsumEquation::of(std::string_view given) {
@@ -31,6 +34,11 @@ tl::expected<EinsumEquation, std::string> EinsumEquation::of(std::string_view gi
       return tl::unexpected(std::string("unexpected character"));
     if (std::ranges::count(t, '.') > 1)
       return tl::unexpected(std::string("two ellipses in one term"));
+  }
+  for (char ch : e.out) {
+    const bool known = std::ranges::any_of(e.terms, [&](const auto& t) { return contains(t, ch); });
+    if (ch != '.' && (!known || std::ranges::count(e.out, ch) > 1))
+      return tl::unexpected(fmt::format("label {} of the result is not known or not unique", ch));
   }
   return e;
 }

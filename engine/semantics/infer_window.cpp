@@ -241,19 +241,26 @@ Status matmul(InferenceContext& c) {
 
 /// Sizes under one label broadcast; onnx's own inference takes the first operand's.
 Status einsum(InferenceContext& c) {
-  const auto e = EinsumEquation::of(c.n.attrs.s("equation"));
+  const std::string equation = c.n.attrs.s("equation");
+  const auto e = EinsumEquation::of(equation);
+  auto bad = [&](const std::string& what) {
+    return error(Code::bad_attribute, place(c.n), "equation",
+                 fmt::format("{} in \"{}\"", what, escape(equation, 100)));
+  };
+  if (!e) return bad(e.error());
+  if (e->terms.size() != c.n.inputs.size())
+    return bad(fmt::format("{} for {}", counted(e->terms.size(), "term"),
+                           counted(c.n.inputs.size(), "input")));
   std::map<std::string, Dim> sizes;
   size_t widest = 0;
-  auto unknown = [&] {
-    return c.set(0, c.in(0).dtype);
-  };  // or no equation: the interpreter says so
-  if (!e) return unknown();
+  auto unknown = [&] { return c.set(0, c.in(0).dtype); };
   for (size_t i = 0; i < e->terms.size(); ++i) {
     const auto& shape = c.shape(i);
     const std::string& term = e->terms[i];
     const bool dots = term.find('.') != std::string::npos;
-    if (!shape || shape->size() + dots < term.size() || (!dots && shape->size() != term.size()))
-      return unknown();
+    if (!shape) return unknown();
+    if (shape->size() + dots < term.size() || (!dots && shape->size() != term.size()))
+      return c.wrong(fmt::format("its input {} is {}, its term \"{}\"", i, str(*shape), term));
     const size_t within = shape->size() + dots - term.size();
     if (dots) widest = std::max(widest, within);
     size_t k = 0;

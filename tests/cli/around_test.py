@@ -447,9 +447,9 @@ def protocol(report, net):
                             ("no name", {"shape": [1]}, "name"), ("too large", one(shape=[1 << 40, 1 << 40]), "8 elements")):
         report.check(f"a request with {name}", refusal(request(bad, one("b")), USAGE, says))
     report.check("a request with one twice", refusal(request(one(), one()), USAGE, "twice"))
-    for text in ("{", "[]", "{}", "[" * 100_000):
+    for text, says in (("{", "line 1, column 2"), ('{"inputs": [1e400]}', "1e400"), ("[]", "inputs"), ("{}", "inputs"), ("[" * 100_000, "parse error")):
         path.write_text(text)
-        report.check(f"no request: {text[:3]}", refusal(run("run", net, "--inputs", path), USAGE, "request.json"))
+        report.check(f"no request: {text[:19]}", refusal(run("run", net, "--inputs", path), USAGE, f"request.json.*{says}"))
     report.check("no such request", refusal(run("run", net, "--inputs", report.folder / "none.json"), USAGE, "none.json"))
     limits = {"INT8": (-128, 127), "UINT8": (0, 255), "INT64": (-2**63, 2**63 - 1), "UINT64": (0, 2**64 - 1), "INT16": (-2**15, 2**15 - 1), "BOOL": (0, 1)}
     for datatype, (low, high) in limits.items():

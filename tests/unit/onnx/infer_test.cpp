@@ -139,6 +139,16 @@ TEST_CASE("infer: products") {
         "f32[3,2]");
   CHECK(type_of("float[M,K] a, float[K,N] b", "y = Einsum<equation=\"za,ab\">(a, b)") ==
         "f32[N,M]");
+  for (const auto& [equation, what] :
+       {std::pair{"ij,jk-", "unexpected character"},
+        {"ij,jk->im", "label m of the result is not known or not unique"},
+        {"ij->ij", "1 term for 2 inputs"},
+        {"ijl,jk->ik", "its term"}}) {
+    CAPTURE(equation);
+    CHECK(has(type_of("float[2,3] a, float[3,5] b",
+                      fmt::format("y = Einsum<equation=\"{}\">(a, b)", equation)),
+              what));
+  }
   CHECK(has(type_of("float[2,3] a, float[4,5] b", "y = Einsum<equation=\"ij,jk->ik\">(a, b)"),
             "under one label"));
   CHECK(type_of("float[K,M] a, float[N,K] b, float[N] c",
