@@ -109,6 +109,9 @@ class Transplant {
     for (NodeId n : needed_)
       for (ValueId v : s_.node(n).outputs)
         if (v) moved_[v] = {};
+    for (size_t k = 0; k < in_.outputs.size(); ++k)
+      if (ValueId v = in_.outputs[k]; v && !m_.outputs[k] && s_.value(v).uses.empty())
+        absent_.insert(v);
   }
 
   /// The model's value for one of the scratch graph's.
@@ -196,7 +199,9 @@ class Transplant {
     n.origins = origins_;
     n.order = root_order_;
     for (ValueId v : from.inputs) n.inputs.push_back(moved(v));
-    for (ValueId v : from.outputs) n.outputs.push_back(moved(v));
+    // A result that the matched operator does not have is none of its replacement's.
+    for (ValueId v : from.outputs) n.outputs.push_back(absent_.contains(v) ? ValueId{} : moved(v));
+    while (n.outputs.size() > 1 && !n.outputs.back()) n.outputs.pop_back();
     n.name = name_for(id, id == needed_.back());
     made_.push_back(g_.add_node(std::move(n)));
   }
@@ -222,7 +227,7 @@ class Transplant {
   std::vector<std::string> origins_;
   std::vector<NodeId> needed_, made_, orphans_;
   std::vector<ValueId> constants_;
-  std::set<ValueId> read_;
+  std::set<ValueId> read_, absent_;
   std::map<ValueId, ValueId> moved_;
   std::vector<std::pair<NodeId, std::string>> names_;
 };
