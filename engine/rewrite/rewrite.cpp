@@ -31,8 +31,8 @@ Status same_type(const Rule& rule, const Graph& g, ValueId before, const Type& a
   if (was.dtype != DType::undefined && after.dtype != DType::undefined && was.dtype != after.dtype)
     return broken();
   if (was.dtype != DType::undefined && after.dtype == DType::undefined) return unproved();
-  if (!was.shape) return {};
-  if (!after.shape) return unproved();
+  if (!was.shape && !after.shape) return {};
+  if (!was.shape || !after.shape) return unproved();
   if (was.shape->size() != after.shape->size()) return broken();
   for (size_t i = 0; i < was.shape->size(); ++i) {
     Truth t = equal((*was.shape)[i], (*after.shape)[i]);
