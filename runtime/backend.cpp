@@ -20,7 +20,8 @@ Result<std::vector<Tensor>> Executable::run_tensors(std::span<const Tensor> inpu
       return error(Code::size_unknown, "run",
                    fmt::format("the size of output {} is {}", escape(value.name), str(value.type)));
     }
-    auto [t, p] = Tensor::allocate(value.type.dtype, *dims);
+    // Kernels write all of a result: it may as well lie in a caller's memory.
+    auto [t, p] = Tensor::unwritten(value.type.dtype, *dims);
     results.push_back(t);
     targets.push_back(p);
   }

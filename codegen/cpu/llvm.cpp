@@ -240,16 +240,16 @@ class KernelEmitter {
       default:
         break;
     }
+    Value* farther = b_.CreateSelect(beyond(output, b, a), b, a);  // one instruction; keeps a's NaN
+    return is_float(t) ? b_.CreateSelect(b_.CreateFCmpUNO(b, b), b, farther) : farther;
+  }
+  /// Whether b is greater than a in a maximum, less in a minimum.
+  Value* beyond(size_t output, Value* b, Value* a) {
+    const DType t = accumulator(output);
     const bool max = fold(output) == Fold::max;
-    Value* better = nullptr;
-    if (is_float(t))
-      better = b_.CreateOr(max ? b_.CreateFCmpOGT(b, a) : b_.CreateFCmpOLT(b, a),
-                           b_.CreateFCmpUNO(b, b));
-    else if (is_unsigned_int(t))
-      better = max ? b_.CreateICmpUGT(b, a) : b_.CreateICmpULT(b, a);
-    else
-      better = max ? b_.CreateICmpSGT(b, a) : b_.CreateICmpSLT(b, a);
-    return b_.CreateSelect(better, b, a);
+    if (is_float(t)) return max ? b_.CreateFCmpOGT(b, a) : b_.CreateFCmpOLT(b, a);
+    if (is_unsigned_int(t)) return max ? b_.CreateICmpUGT(b, a) : b_.CreateICmpULT(b, a);
+    return max ? b_.CreateICmpSGT(b, a) : b_.CreateICmpSLT(b, a);
   }
   std::vector<size_t> folded() const {
     std::vector<size_t> out;
@@ -280,11 +280,18 @@ class KernelEmitter {
     return starts;
   }
 
-  /// Along the row: several accumulators a fold, at the end one.
+  /// Along the row: several accumulators a fold, the first of which goes on from memory; at the end
+  /// one.
   void fold_row() {
     Value* main_end = whole_steps();
     std::vector<Value*> first;
-    for (size_t k : folded()) first.insert(first.end(), unroll_, identity(k, lanes_));
+    for (size_t k : folded()) {
+      first.insert(first.end(), unroll_, identity(k, lanes_));
+      Value* before =
+          b_.CreateAlignedLoad(prim_.element(accumulator(k)), total_place(k), llvm::Align(1));
+      first[first.size() - unroll_] =
+          b_.CreateInsertElement(identity(k, lanes_), before, uint64_t{0});
+    }
     auto many = carry(b_.getInt64(0), main_end, step(), "main", first,
                       [&](Value* i, const std::vector<Value*>& into) {
                         return fold_elements(starts_at(i), nullptr, into);
@@ -302,17 +309,26 @@ class KernelEmitter {
     for (size_t f = 0; f < folded().size(); ++f) store_total(folded()[f], one[f]);
   }
 
+  Value* total_place(size_t k) { return rows_[p_.inputs.size() + k]; }
+
+  /// All lanes in the first one. Maximum and minimum look for NaN once, not at each halving.
   void store_total(size_t k, Value* v) {
+    const DType t = accumulator(k);
+    const bool extremum = is_float(t) && (fold(k) == Fold::max || fold(k) == Fold::min);
+    Value* nan = extremum ? b_.CreateOrReduce(b_.CreateFCmpUNO(v, v)) : nullptr;
     for (unsigned half = lanes_ / 2; half; half /= 2) {
+      // Of no less than 16 bytes: shorter vectors would be taken apart.
+      const unsigned least = 128u / static_cast<unsigned>(size_bits(t));
       std::vector<int> low, high;
-      for (unsigned l = 0; l < half; ++l)
-        low.push_back(static_cast<int>(l)), high.push_back(static_cast<int>(l + half));
-      v = combine(k, b_.CreateShuffleVector(v, low), b_.CreateShuffleVector(v, high));
+      for (unsigned l = 0; l < std::max(half, least); ++l)
+        low.push_back(static_cast<int>(l % half)),
+            high.push_back(static_cast<int>(l % half + half));
+      Value *a = b_.CreateShuffleVector(v, low), *b = b_.CreateShuffleVector(v, high);
+      v = extremum ? b_.CreateSelect(beyond(k, b, a), b, a) : combine(k, a, b);
     }
-    Value* p = rows_[p_.inputs.size() + k];
-    auto* one = accumulators(k, 1);
-    b_.CreateAlignedStore(combine(k, b_.CreateAlignedLoad(one, p, llvm::Align(1)), v), p,
-                          llvm::Align(1));
+    Value* total = b_.CreateExtractElement(v, uint64_t{0});
+    if (nan) total = b_.CreateSelect(nan, llvm::ConstantFP::getNaN(total->getType()), total);
+    b_.CreateAlignedStore(total, total_place(k), llvm::Align(1));
   }
 
   /// Across rows: the accumulators of some columns stay in registers while all rows pass.
@@ -530,7 +546,7 @@ Result<std::string> compile_cpu(const KernelKey& key, std::string_view symbol, C
   FERRULE_TRY(check(key));
   FERRULE_ASSIGN(llvm::TargetMachine * machine, machine_for(isa));
   Program program = key.program;
-  expand_transcendentals(program);
+  expand_transcendentals(program, PrimitiveEmitter::has_exp(isa));
   llvm::LLVMContext context;
   llvm::Module module("ferrule", context);
   module.setTargetTriple(machine->getTargetTriple().str());

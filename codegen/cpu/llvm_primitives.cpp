@@ -2,6 +2,7 @@
 
 #include <llvm/Analysis/VectorUtils.h>
 #include <llvm/IR/Intrinsics.h>
+#include <llvm/IR/IntrinsicsX86.h>
 #include <llvm/IR/Module.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <cmath>
 
 #include "engine/base/diagnostics.h"
+#include "engine/semantics/polynomials.h"
 
 namespace ferrule {
 namespace {
@@ -75,6 +77,7 @@ bool PrimitiveEmitter::calls(const Inst& in, DType operand) {
   if (in.op == Prim::cast) return is_f8(in.type);
   if (in.op == Prim::ipow) return true;
   if ((in.op == Prim::mod || in.op == Prim::fmod) && is_float(operand)) return true;
+  if (in.op == Prim::exp && operand == DType::f32) return false;  // expanded, or exp_f32
   return in.op == Prim::sigmoid || in_library(in.op);
 }
 
@@ -128,6 +131,27 @@ Value* PrimitiveEmitter::sigmoid(DType t, Value* x) {
   return b_.CreateFDiv(top, b_.CreateFAdd(one, e));
 }
 
+/// As expand_transcendentals has it, but 2^n in one instruction.
+Value* PrimitiveEmitter::exp_f32(Value* x) {
+  const ExpParts& e = kExpParts;
+  auto f = [&](double v) { return number(DType::f32, v); };
+  auto fma = [&](Value* a, Value* b, Value* c) {
+    return intrinsic(intr::fma, std::array{a, b, c});
+  };
+  x = b_.CreateSelect(b_.CreateFCmpOLT(f(e.most), x), f(e.most), x);  // NaN stays
+  x = b_.CreateSelect(b_.CreateFCmpOGT(f(e.least), x), f(e.least), x);
+  Value* n = b_.CreateFSub(fma(x, f(e.log2e), f(e.magic)), f(e.magic));
+  Value* r = fma(n, f(-e.ln2_low), fma(n, f(-e.ln2_high), x));
+  Value* p = f(e.polynomial[0]);
+  for (size_t k = 1; k < e.polynomial.size(); ++k) p = fma(p, r, f(e.polynomial[k]));
+  auto mask = [&](unsigned bits) { return llvm::ConstantInt::get(b_.getIntNTy(bits), -1, true); };
+  if (lanes_ == 16)
+    return b_.CreateIntrinsic(intr::x86_avx512_mask_scalef_ps_512, {},
+                              {p, n, p, mask(16), b_.getInt32(4)});  // 4: rounds as usual
+  FERRULE_ASSERT(lanes_ == 8, "f32 beside elements of 64 bits");
+  return b_.CreateIntrinsic(intr::x86_avx512_mask_scalef_ps_256, {}, {p, n, p, mask(8)});
+}
+
 Value* PrimitiveEmitter::float_op(const Inst& in, std::span<Value* const> a) {
   DType t = in.type;
   auto unary = [&](ID id) { return b_.CreateUnaryIntrinsic(id, a[0]); };
@@ -175,6 +199,9 @@ Value* PrimitiveEmitter::float_op(const Inst& in, std::span<Value* const> a) {
       return unary(intr::sqrt);
     case Prim::sigmoid:
       return sigmoid(t, a[0]);
+    case Prim::exp:
+      if (t != DType::f32 || !has_exp(isa_)) break;
+      return exp_f32(a[0]);
     case Prim::sign: {
       Value* r = b_.CreateSelect(b_.CreateFCmpOLT(a[0], number(t, 0)), number(t, -1), a[0]);
       r = b_.CreateSelect(b_.CreateFCmpOGT(a[0], number(t, 0)), number(t, 1), r);

@@ -84,10 +84,11 @@ SpareBlocks& spare_blocks() {
   return *all;
 }
 
-/// Zeroed memory with room to begin at a multiple of 64 bytes; null if there is none. Large blocks
-/// come as zero pages, and are touched only when they are filled: in huge pages as far as these are
-/// whole (a fault for each small page costs more than filling it), the rest behind them at once.
-std::shared_ptr<void> zeroed(size_t size) {
+/// Memory, zeroed or holding anything, with room to begin at a multiple of 64 bytes; null if there
+/// is none. Large blocks come as zero pages, and are touched only when they are filled: in huge
+/// pages as far as these are whole (a fault for each small page costs more than filling it), the
+/// rest behind them at once.
+std::shared_ptr<void> block(size_t size, bool zeroed) {
   constexpr size_t kHuge = size_t{2} << 20, kPage = 4096;
 #if defined(__SANITIZE_ADDRESS__)
   constexpr bool kMaps = false;  // it does not watch the borders of mapped memory
@@ -98,7 +99,8 @@ std::shared_ptr<void> zeroed(size_t size) {
     const size_t bytes = (size + kPage - 1) / kPage * kPage,
                  slack = bytes >= kHuge ? kHuge - kPage : 0;
     auto give_back = [bytes](void* q) { spare_blocks().keep(q, bytes); };
-    if (void* spare = spare_blocks().take(bytes)) return {std::memset(spare, 0, bytes), give_back};
+    if (void* spare = spare_blocks().take(bytes))
+      return {zeroed ? std::memset(spare, 0, bytes) : spare, give_back};
     void* p =
         ::mmap(nullptr, bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) return nullptr;
@@ -115,7 +117,28 @@ std::shared_ptr<void> zeroed(size_t size) {
     if (bytes > whole) ::madvise(at + whole, bytes - whole, MADV_POPULATE_WRITE);
     return {at, give_back};
   }
-  return {std::calloc(1, size + 63), std::free};
+  return {zeroed ? std::calloc(1, size + 63) : std::malloc(size + 63), std::free};
+}
+
+/// Of elements, and of what is behind them up to a multiple of 64 bytes: that is zeroed in any
+/// case, as is a last byte that elements of a few bits may fill in part.
+std::pair<std::shared_ptr<void>, void*> room(DType dtype, const std::vector<int64_t>& dims,
+                                             bool zeroed) {
+  int64_t n = !contains(dims, 0) ? 1 : 0;  // without elements whatever the other sizes are
+  for (int64_t d : dims)
+    FERRULE_ASSERT(d >= 0 && !__builtin_mul_overflow(n, d, &n) && n < (int64_t{1} << 56),
+                   "Tensor::allocate: size out of range");
+  const int64_t bytes = size_bytes(dtype, n);
+  const size_t size = static_cast<size_t>(std::max<int64_t>(64, padded(bytes)));
+  std::shared_ptr<void> owner = block(size, zeroed);
+  if (!owner)
+    throw std::bad_alloc();  // as vectors do: limits let the size pass, and the system has no more
+  size_t space = size + 63;
+  void* p = owner.get();
+  std::align(64, size, p, space);  // at once where it was mapped
+  const size_t whole = static_cast<size_t>(std::max<int64_t>(bytes - 1, 0));
+  if (!zeroed) std::memset(static_cast<char*>(p) + whole, 0, size - whole);
+  return {std::move(owner), p};
 }
 
 }  // namespace
@@ -129,17 +152,12 @@ Tensor Tensor::map(Tensor keys, Tensor values) {
 Tensor Tensor::absent() { return {DType::optional, {}}; }
 
 std::pair<Tensor, void*> Tensor::allocate(DType dtype, std::vector<int64_t> dims) {
-  int64_t n = !contains(dims, 0) ? 1 : 0;  // without elements whatever the other sizes are
-  for (int64_t d : dims)
-    FERRULE_ASSERT(d >= 0 && !__builtin_mul_overflow(n, d, &n) && n < (int64_t{1} << 56),
-                   "Tensor::allocate: size out of range");
-  size_t size = static_cast<size_t>(std::max<int64_t>(64, padded(size_bytes(dtype, n))));
-  std::shared_ptr<void> owner = zeroed(size);
-  if (!owner)
-    throw std::bad_alloc();  // as vectors do: limits let the size pass, and the system has no more
-  size_t space = size + 63;
-  void* p = owner.get();
-  std::align(64, size, p, space);  // at once where it was mapped
+  auto [owner, p] = room(dtype, dims, true);
+  return {over(dtype, std::move(dims), std::move(owner), p), p};
+}
+
+std::pair<Tensor, void*> Tensor::unwritten(DType dtype, std::vector<int64_t> dims) {
+  auto [owner, p] = room(dtype, dims, false);
   return {over(dtype, std::move(dims), std::move(owner), p), p};
 }
 

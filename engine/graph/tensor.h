@@ -39,6 +39,9 @@ class Tensor {
 
   /// A new tensor and its writable bytes (zeroed, 64-byte aligned); fill them before sharing it.
   static std::pair<Tensor, void*> allocate(DType dtype, std::vector<int64_t> dims);
+  /// The same with elements that may hold anything, for who writes every one of them: clearing
+  /// takes as long as many a kernel.
+  static std::pair<Tensor, void*> unwritten(DType dtype, std::vector<int64_t> dims);
   /// From values in order; T must be the C type of `dtype` (bool as uint8_t, f16 / bf16 as
   /// uint16_t).
   template <class T>

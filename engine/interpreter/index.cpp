@@ -82,34 +82,52 @@ Outputs gather_elements(const Call& c) {
 
 // --- scatter
 
-/// x with updates[i] put at, or combined with what is at, to[i].
+/// x with runs of elements of the updates put at, or combined with what is at, the positions `to`,
+/// one after another.
 Outputs scatter_to(const Call& c, const Tensor& x, const Tensor& updates,
-                   const std::vector<int64_t>& to) {
+                   const std::vector<int64_t>& to, int64_t run = 1) {
   const std::string how = c.n.attrs.s("reduction", "none");
   if (updates.dtype() != x.dtype())
     return c.bad("updates of type {} for {}", name(updates.dtype()), name(x.dtype()));
   if (how == "none" || how.empty()) {
-    if (x.dtype() != DType::string && size_bits(x.dtype()) < 8) return c.unsupported_type(x);
-    std::vector<int64_t> from(x.numel());  // of both; the last update wins
-    std::iota(from.begin(), from.end(), 0);
-    for (size_t i = 0; i < to.size(); ++i) from[to[i]] = x.numel() + static_cast<int64_t>(i);
-    return one(take(joined({x, updates}), x.dims(), from));
+    if (x.dtype() == DType::string) {
+      std::vector<std::string> y = x.strings();
+      for (int64_t i = 0; i < updates.numel(); ++i) y[to[i / run] + i % run] = updates.strings()[i];
+      return one(Tensor(x.dims(), std::move(y)));
+    }
+    if (size_bits(x.dtype()) < 8) return c.unsupported_type(x);
+    auto [y, p] = c.make(x.dtype(), x.dims());
+    if (x.numel() == 0) return one(std::move(y));
+    const int64_t size = size_bits(x.dtype()) / 8;
+    std::memcpy(p, x.data(), static_cast<size_t>(x.bytes()));
+    const char* from = static_cast<const char*>(updates.data());
+    for (int64_t at : to) {
+      std::memcpy(static_cast<char*>(p) + at * size, from, static_cast<size_t>(run * size));
+      from += run * size;
+    }
+    return one(std::move(y));
   }
   if (how != "add" && how != "mul" && how != "max" && how != "min") {
     return c.bad_attr("reduction", "unknown value \"{}\"", escape(how));
   }
   return with_number(c, x, [&]<class C>() {
     const View<C> in(x), u(updates);
-    std::vector<C> y(in.data(), in.data() + in.size());
-    for (size_t i = 0; i < to.size(); ++i) {
-      C& v = y[to[i]];
-      const C w = u[i];
-      v = how == "add"   ? add(v, w)
-          : how == "mul" ? mul(v, w)
-          : how == "max" ? std::max(v, w)
-                         : std::min(v, w);
-    }
-    return one(store(x.dtype(), x.dims(), y));
+    Made<C> y(c, x.dtype(), x.dims());
+    std::copy_n(in.data(), in.size(), y.data());
+    auto combine = [&](auto f) {
+      const C* from = u.data();
+      for (int64_t at : to)
+        for (C* v = y.data() + at; v < y.data() + at + run; ++v) *v = f(*v, *from++);
+    };
+    if (how == "add")
+      combine([](C a, C b) { return add(a, b); });
+    else if (how == "mul")
+      combine([](C a, C b) { return mul(a, b); });
+    else if (how == "max")
+      combine([](C a, C b) { return std::max(a, b); });
+    else
+      combine([](C a, C b) { return std::min(a, b); });
+    return one(y.done());
   });
 }
 
@@ -136,12 +154,7 @@ Outputs scatter_nd(const Call& c) {
   if (updates.dims() != wanted)
     return c.bad("updates {}, {} are wanted", text(updates.dims()), text(wanted));
   FERRULE_ASSIGN(const auto starts, of_tuples(c, x, indices, 0));
-  const int64_t inner = count(x.dims(), static_cast<size_t>(depth));
-  std::vector<int64_t> to;
-  to.reserve(static_cast<size_t>(std::ssize(starts) * inner));
-  for (int64_t at : starts)
-    for (int64_t i = 0; i < inner; ++i) to.push_back(at + i);
-  return scatter_to(c, x, updates, to);
+  return scatter_to(c, x, updates, starts, count(x.dims(), static_cast<size_t>(depth)));
 }
 
 /// A stretch of the sequence axis is overwritten, at a position of its own for each batch.

@@ -109,15 +109,21 @@ Outputs resize(const Call& c) {
       for (int64_t o = 0; o < outer; ++o) {
         double* row = z.data() + (o * a.out + first) * inner;
         for (const Taps& taps : block) {
-          if (taps.empty()) std::fill_n(row, inner, r.extrapolation);
-          for (const Weighted& t : taps) {
-            const double* from = source + (o * a.in + t.at) * inner;
-            if (nearest)
-              std::copy_n(from, inner, row);  // -0 stays -0
-            else if (inner == 1)
-              *row += t.weight * *from;
-            else
-              add_row(row, from, t.weight, inner, 1);
+          const double* line = source + o * a.in * inner;
+          if (taps.empty()) {
+            std::fill_n(row, inner, r.extrapolation);
+          } else if (inner == 1 && !nearest) {
+            double sum = 0;  // not in *row, which each addition would wait for
+            for (const Weighted& t : taps) sum += t.weight * line[t.at];
+            *row = sum;
+          } else {
+            for (const Weighted& t : taps) {
+              const double* from = line + t.at * inner;
+              if (nearest)
+                std::copy_n(from, inner, row);  // -0 stays -0
+              else
+                add_row(row, from, t.weight, inner, 1);
+            }
           }
           row += inner;
         }

@@ -305,52 +305,61 @@ Outputs deform_conv(const Call& c) {
   if (c.input(3) && c.input(3)->dims() != Dims{k[0]})
     return c.bad("a bias of {}", text(c.input(3)->dims()));
   FERRULE_TRY(c.fits(DType::f64, out));
-  const int64_t per_group = k[0] / group, taps = k[1] * points, shifted = d[1] / shifts;
-  FERRULE_TRY(c.fits(DType::f64, {d[1], points}));
+  const int64_t per_group = k[0] / group, shifted = d[1] / shifts;
+  constexpr int64_t kPlaces = 32;  // at once: what they need of the weights stays in a cache
+  FERRULE_TRY(c.fits(DType::f64, {kPlaces, d[1], points}));
   const View<double> xv(x), wv(w), shift(offset);
   std::optional<View<double>> bias, mask;
   if (c.input(3)) bias.emplace(*c.input(3));
   if (c.input(4)) mask.emplace(*c.input(4));
-  // A place at a time: what each tap reads there of the channels that share its offset, then the
-  // sums of the output channels of each group.
-  std::vector<double> y(static_cast<size_t>(count(out))),
-      samples(static_cast<size_t>(d[1] * points)), read(static_cast<size_t>(shifted)), weights,
-      sums(static_cast<size_t>(per_group));
-  for (int64_t g = 0; g < group; ++g) {  // [group, taps, per_group]
-    const auto part = channels_last(wv.data() + g * per_group * taps, per_group, taps);
-    weights.insert(weights.end(), part.begin(), part.end());
-  }
+  std::vector<double> y(static_cast<size_t>(count(out))), weights,
+      samples(static_cast<size_t>(kPlaces * points * d[1])),
+      sums(static_cast<size_t>(kPlaces * per_group));
+  for (int64_t g = 0; g < group; ++g)  // [group, points, channels, per_group]
+    for (int64_t p = 0; p < points; ++p)
+      for (int64_t ch = 0; ch < k[1]; ++ch)
+        for (int64_t m = 0; m < per_group; ++m)
+          weights.push_back(wv[((g * per_group + m) * k[1] + ch) * points + p]);
   for (int64_t n = 0; n < d[0]; ++n) {
     std::vector<std::vector<double>> images;
     for (int64_t s = 0; s < shifts; ++s)
       images.push_back(
           channels_last(xv.data() + (n * d[1] + s * shifted) * d[2] * d[3], shifted, d[2] * d[3]));
-    for (int64_t place = 0; place < oh * ow; ++place) {
-      const int64_t i = place / ow, j = place % ow;
-      if (j == 0) FERRULE_TRY(still_going(c));
-      for (int64_t s = 0; s < shifts; ++s)
-        for (int64_t p = 0; p < points; ++p) {
-          const int64_t at_offset = (n * shifts + s) * points + p;
-          const double* moved = shift.data() + 2 * at_offset * oh * ow + place;
-          const Corners corners(
-              images[s].data(), d[2], d[3], shifted,
-              static_cast<double>(i * at.stride[0] - at.begin[0] + p / k[3] * at.dilation[0]) +
-                  moved[0],
-              static_cast<double>(j * at.stride[1] - at.begin[1] + p % k[3] * at.dilation[1]) +
-                  moved[oh * ow]);
-          std::ranges::fill(read, 0);
-          corners.add_to(read.data(), shifted);
-          const double factor = mask ? (*mask)[at_offset * oh * ow + place] : 1;
-          const double* from = read.data();
-          double* to = samples.data() + s * shifted * points + p;
-          for (int64_t ch = 0; ch < shifted; ++ch) to[ch * points] = from[ch] * factor;
-        }
+    for (int64_t first = 0; first < oh * ow; first += kPlaces) {
+      FERRULE_TRY(still_going(c));
+      const int64_t places = std::min(kPlaces, oh * ow - first);
+      // What each point of the kernel reads at each place: [places, points, channels].
+      std::ranges::fill(samples, 0);
+      double* read = samples.data();
+      for (int64_t place = first; place < first + places; ++place) {
+        const int64_t i = place / ow, j = place % ow;
+        for (int64_t p = 0; p < points; ++p)
+          for (int64_t s = 0; s < shifts; ++s, read += shifted) {
+            const int64_t at_offset = (n * shifts + s) * points + p;
+            const double* moved = shift.data() + 2 * at_offset * oh * ow + place;
+            const Corners corners(
+                images[s].data(), d[2], d[3], shifted,
+                static_cast<double>(i * at.stride[0] - at.begin[0] + p / k[3] * at.dilation[0]) +
+                    moved[0],
+                static_cast<double>(j * at.stride[1] - at.begin[1] + p % k[3] * at.dilation[1]) +
+                    moved[oh * ow]);
+            corners.add_to(read, shifted);
+            if (!mask) continue;
+            const double factor = (*mask)[at_offset * oh * ow + place];
+            for (int64_t ch = 0; ch < shifted; ++ch) read[ch] *= factor;
+          }
+      }
       for (int64_t g = 0; g < group; ++g) {
-        for (int64_t m = 0; m < per_group; ++m) sums[m] = bias ? (*bias)[g * per_group + m] : 0;
-        add_rows(sums.data(), weights.data() + g * taps * per_group, &samples[g * taps], taps,
-                 per_group);
-        double* to = y.data() + (n * k[0] + g * per_group) * oh * ow + place;
-        for (int64_t m = 0; m < per_group; ++m) to[m * oh * ow] = sums[m];
+        for (int64_t q = 0; q < places; ++q)
+          for (int64_t m = 0; m < per_group; ++m)
+            sums[q * per_group + m] = bias ? (*bias)[g * per_group + m] : 0;
+        for (int64_t p = 0; p < points; ++p)
+          for (int64_t q = 0; q < places; ++q)
+            add_rows(&sums[q * per_group], &weights[(g * points + p) * k[1] * per_group],
+                     &samples[(q * points + p) * d[1] + g * k[1]], k[1], per_group);
+        double* to = y.data() + (n * k[0] + g * per_group) * oh * ow + first;
+        for (int64_t m = 0; m < per_group; ++m, to += oh * ow)
+          for (int64_t q = 0; q < places; ++q) to[q] = sums[q * per_group + m];
       }
     }
   }

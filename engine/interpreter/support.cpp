@@ -168,7 +168,7 @@ Tensor stored(Room room, const std::vector<C>& values) {
 
 template <class C>
 Tensor store(DType dtype, const Dims& dims, const std::vector<C>& values) {
-  return stored(Tensor::allocate(dtype, dims), values);
+  return stored(Tensor::unwritten(dtype, dims), values);
 }
 
 template <class C>
@@ -180,7 +180,7 @@ Room Call::make(DType t, const Dims& dims, size_t k) const {
   if (k < rooms.size() && rooms[k].second && rooms[k].first.dtype() == t &&
       rooms[k].first.dims() == dims)
     return rooms[k];
-  return Tensor::allocate(t, dims);
+  return Tensor::unwritten(t, dims);
 }
 
 template <class C>

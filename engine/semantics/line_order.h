@@ -135,7 +135,8 @@ void first_of_line(const T* x, int64_t length, int64_t step, bool largest, Ranke
     auto less = [&](const Ranked<T>& a, const Ranked<T>& b) {
       return before(a.value, b.value) || (!before(b.value, a.value) && a.at < b.at);
     };
-    constexpr int64_t kBlock = 32;  // elements that are passed over at once
+    constexpr int64_t kBlock = 16;  // elements that are passed over at once
+    constexpr int64_t kFew = 32;    // so many are kept in order, whose last one is a close bound
     int64_t found = 0;
     bool bounded = false;  // whether only what comes before `bound` can be among the first
     T bound{};
@@ -143,16 +144,27 @@ void first_of_line(const T* x, int64_t length, int64_t step, bool largest, Ranke
       std::nth_element(first, first + k - 1, first + found, less);
       found = k, bounded = true, bound = first[k - 1].value;
     };
+    auto insert = [&](T v, int64_t at) {
+      int64_t to = bounded ? k - 1 : found++;
+      for (; to > 0 && before(v, first[to - 1].value); --to) first[to] = first[to - 1];
+      first[to] = {v, at};
+      if (found == k) bounded = true, bound = first[k - 1].value;
+    };
     for (int64_t i = 0; i < length; i += kBlock) {
       const int64_t n = std::min(kBlock, length - i);
       if (bounded && !any_before(x + i * step, n, step, bound, before)) continue;
       for (int64_t j = i; j < i + n; ++j) {
         const T v = x[j * step];
         if (bounded && !before(v, bound)) continue;
+        if (k <= kFew) {
+          insert(v, j);
+          continue;
+        }
         first[found++] = {v, j};
         if (found == ranking_room(k)) shrink();
       }
     }
+    if (k <= kFew) return;
     if (found > k) shrink();
     std::sort(first, first + k, less);
   };

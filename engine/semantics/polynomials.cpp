@@ -21,6 +21,11 @@ constexpr double kLn2Low = 0x1.efa39efp-25;
 constexpr double kLogHigh = 0.693359375;  // few bits: e * kLogHigh is exact
 constexpr double kLogLow = -2.12194440e-4;
 constexpr float kInf = std::numeric_limits<float>::infinity();
+// e^r on |r| <= ln 2 / 2, to 0.03 ulp before rounding; our own fit, as expm1's.
+constexpr double kExp6 = 1.382073387503624e-3, kExp5 = 8.368677459657192e-3,
+                 kExp4 = 4.166826605796814e-2, kExp3 = 1.666652113199234e-1,
+                 kExp2 = 4.999999403953552e-1;
+constexpr double kExpLeast = -104, kExpMost = 89;
 
 /// Expressions over f32 (and i32 for bits) in a program being built.
 class Expansion {
@@ -93,10 +98,8 @@ class Expansion {
   }
   /// The bits of n + bias as an exponent; those above them vanish in the shift.
   Slot power(Slot shifted) { return real(iop(Prim::shl, bits(shifted), i(23))); }
-  /// e^(sign r) on |r| <= ln 2 / 2, to 0.03 ulp before rounding; our own fit, as the next one.
   Slot exp_poly(Slot r, int sign) {
-    return poly(r, {1.382073387503624e-3, sign * 8.368677459657192e-3, 4.166826605796814e-2,
-                    sign * 1.666652113199234e-1, 4.999999403953552e-1, sign * 1.0, 1.0});
+    return poly(r, {kExp6, sign * kExp5, kExp4, sign * kExp3, kExp2, sign * 1.0, 1.0});
   }
   /// e^(unit r) - 1 on the same interval, keeping a zero's sign; unit is a power of two.
   Slot expm1_poly(Slot r, double unit) {
@@ -109,7 +112,7 @@ class Expansion {
   Slot shifted_product(Slot s, Slot q, double c) { return fma(s, q, neg(sub(f(c), s))); }
 
   Slot exp(Slot x) {
-    Reduced d = reduce(at_least(at_most(x, 89), -104), 1, 0);
+    Reduced d = reduce(at_least(at_most(x, kExpMost), kExpLeast), 1, 0);
     // 2^n in two factors, because n runs from -150 to 128.
     Slot whole = bits(d.shifted), half = iop(Prim::shr, whole, i(1));
     auto factor = [&](Slot n) {
@@ -212,14 +215,23 @@ bool expandable(Prim op, DType type) {
           op == Prim::tanh || op == Prim::sigmoid || op == Prim::erf);
 }
 
-void expand_transcendentals(Program& p) {
+const ExpParts kExpParts{kExpLeast,
+                         kExpMost,
+                         kLog2e,
+                         kMagic,
+                         kLn2High,
+                         kLn2Low,
+                         {kExp6, kExp5, kExp4, kExp3, kExp2, 1, 1}};
+
+void expand_transcendentals(Program& p, bool keep_exp) {
   ProgramBuilder b;
   std::vector<Slot> to;
   for (size_t k = 0; k < p.inputs.size(); ++k) b.input(p.inputs[k], p.input_names[k]);
   Expansion expansion(b);
   for (Inst in : p.insts) {
     for (int a = 0; a < info(in.op).arity; ++a) in.args[a] = to[in.args[a]];
-    to.push_back(expandable(in.op, in.type) ? expansion.run(in.op, in.args[0]) : b.append(in));
+    const bool expand = expandable(in.op, in.type) && !(keep_exp && in.op == Prim::exp);
+    to.push_back(expand ? expansion.run(in.op, in.args[0]) : b.append(in));
   }
   for (Slot o : p.outputs) b.output(to[o]);
   p = b.take();

@@ -133,6 +133,38 @@ TEST_CASE("every cast between storage types equals the reference") {
       }
 }
 
+TEST_CASE("exp of f32 is the same on every target, also beside wider elements") {
+  if (targets().size() < 2) return;
+  for (bool wide : {false, true}) {
+    ProgramBuilder b;
+    const uint32_t e = b.op(Prim::exp, DType::f32, {b.input(DType::f32, "x")});
+    b.output(e);
+    if (wide) b.output(b.cast(e, DType::f64));
+    const Program p = b.take();
+    std::vector<float> x;
+    for (uint64_t bits = 0; bits < uint64_t{1} << 32; bits += 99991)
+      x.push_back(std::bit_cast<float>(static_cast<uint32_t>(bits)));
+    for (float v = -110; v < 95; v += 0.01f) x.push_back(v);
+    x.insert(x.end(), {INFINITY, -INFINITY, NAN, 0.0f, -0.0f});
+    const int64_t n[2] = {1, std::ssize(x)}, none[3] = {};
+    std::vector<std::vector<float>> results;
+    for (const std::string& target : targets()) {
+      auto kernel = CpuJit::instance().compile({p, all(p, InnerStride::contiguous), target});
+      REQUIRE(kernel.has_value());
+      std::vector<float> y(x.size());
+      std::vector<double> y64(x.size());
+      void* ptrs[] = {x.data(), y.data(), y64.data()};
+      (*kernel)->fn(ptrs, n, none, none);
+      results.push_back(std::move(y));
+    }
+    for (size_t k = 0; k < x.size(); ++k) {
+      const bool nan = std::isnan(x[k]) && std::isnan(results[0][k]) && std::isnan(results[1][k]);
+      CAPTURE(x[k]);
+      if (!nan) REQUIRE(results[0][k] == results[1][k]);
+    }
+  }
+}
+
 TEST_CASE("every stride class, tails of every length, misaligned pointers") {
   Rng rng(3);
   for (const std::string& target : targets())

@@ -279,15 +279,18 @@ TEST_CASE("division by the norm of a row survives every size of it") {
   CHECK(y.at_f64(3) == 0);
 }
 
-TEST_CASE("maximum and minimum keep NaN") {
-  std::vector<float> v(40, 1.0f);
-  v[17] = std::numeric_limits<float>::quiet_NaN();
-  for (const char* op : {"ReduceMax", "ReduceMin"})
-    for (const Dims& d : std::vector<Dims>{{1, 40}, {40, 1}}) {
-      Region r(DType::f32);
-      r.graph.add_output(
-          r.node(op, {r.input(Tensor::of_f32(d, v))}, {{"noop_with_empty_axes", int64_t{0}}}));
-      CHECK(std::isnan(r.run(Layout::plain, Layout::plain)[0].at_f64(0)));
+TEST_CASE("maximum and minimum keep NaN, wherever it is") {
+  for (int64_t n : {3, 16, 40, 150})
+    for (int64_t at : {int64_t{0}, n / 3, n - 2, n - 1}) {
+      std::vector<float> v(static_cast<size_t>(n), 1.0f);
+      v[static_cast<size_t>(at)] = std::numeric_limits<float>::quiet_NaN();
+      for (const char* op : {"ReduceMax", "ReduceMin"})
+        for (const Dims& d : std::vector<Dims>{{1, n}, {n, 1}}) {
+          Region r(DType::f32);
+          r.graph.add_output(
+              r.node(op, {r.input(Tensor::of_f32(d, v))}, {{"noop_with_empty_axes", int64_t{0}}}));
+          CHECK(std::isnan(r.run(Layout::plain, Layout::plain)[0].at_f64(0)));
+        }
     }
 }
 

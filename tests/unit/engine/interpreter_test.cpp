@@ -232,10 +232,23 @@ TEST_CASE("movement") {
   CHECK(values(run_op({"ScatterND", {{"reduction", std::string("add")}}},
                       {f32({3}, {1, 1, 1}), Tensor::of_i64({2, 1}, {2, 2}), f32({2}, {5, 6})})) ==
         Values{1, 1, 12});
+  // Of rows that are put at one place the last one stays; sums and extremes take all.
+  const Tensor rows = Tensor::of_i64({3, 1}, {1, 0, 1});
+  const Tensor put = f32({3, 2}, {5, 6, 7, 8, 3, 9});
+  CHECK(values(run_op({"ScatterND"}, {f32({3, 2}, {1, 1, 2, 2, 3, 3}), rows, put})) ==
+        Values{7, 8, 3, 9, 3, 3});
+  CHECK(values(run_op({"ScatterND", {{"reduction", std::string("add")}}},
+                      {f32({3, 2}, {1, 1, 2, 2, 3, 3}), rows, put})) == Values{8, 9, 10, 17, 3, 3});
+  CHECK(values(run_op({"ScatterND", {{"reduction", std::string("min")}}},
+                      {f32({3, 2}, {1, 1, 2, 9, 3, 3}), rows, put})) == Values{1, 1, 2, 6, 3, 3});
   // Strings and 4-bit elements move like all others.
   const Tensor s({2}, std::vector<std::string>{"a", "b"});
   CHECK((*run_op({"Tile"}, {s, i64({2})}))[0].strings() ==
         std::vector<std::string>{"a", "b", "a", "b"});
+  CHECK((*run_op({"ScatterND"}, {Tensor({2, 2}, std::vector<std::string>{"a", "b", "c", "d"}),
+                                 Tensor::of_i64({1, 1}, {1}),
+                                 Tensor({1, 2}, std::vector<std::string>{"e", "f"})}))[0]
+            .strings() == std::vector<std::string>{"a", "b", "e", "f"});
   auto [nibbles, p] = Tensor::allocate(DType::u4, {3});
   static_cast<uint8_t*>(p)[0] = 0x21, static_cast<uint8_t*>(p)[1] = 0x03;
   CHECK(values(run_op({"Gather"}, {nibbles, i64({2, 1, 0})})) == Values{3, 2, 1});

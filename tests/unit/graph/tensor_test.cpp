@@ -69,3 +69,22 @@ TEST_CASE("tensor: memory of every size is zeroed, aligned and all its own") {
     }
   }
 }
+
+TEST_CASE("tensor: what is not cleared is so from its last byte on") {
+  for (int64_t elements : {0, 1, 3, 100, 126, 1 << 21})
+    for (DType type : {DType::u8, DType::i4, DType::f32}) {
+      CAPTURE(elements);
+      const int64_t bytes = size_bytes(type, elements),
+                    all = std::max<int64_t>(64, (bytes + 63) / 64 * 64);
+      auto fill = [&](std::pair<Tensor, void*> made) {
+        std::memset(made.second, 7, static_cast<size_t>(all));
+      };
+      fill(Tensor::allocate(type, {elements}));
+      auto [t, p] = Tensor::unwritten(type, {elements});
+      CHECK(reinterpret_cast<uintptr_t>(p) % 64 == 0);
+      CHECK(t.numel() == elements);
+      const auto* at = static_cast<const uint8_t*>(p);
+      const int64_t from = std::max<int64_t>(bytes - 1, 0);
+      CHECK(std::count(at + from, at + all, 0) == all - from);
+    }
+}
