@@ -400,7 +400,6 @@ class Exporter {
       domains_["ferrule"] = 1;
       p->set_op_type(f->name());
       *model_->add_functions() = std::move(*f);
-      ++functions_;
       return {};
     }
     p->set_op_type(operator_name(n.op));
@@ -493,7 +492,7 @@ class Exporter {
   /// The group as a function of the model.
   Result<onnx::FunctionProto> function(const Node& n) {
     // Names of functions are identifiers, which many tools ask for; the call has the layer's name.
-    const std::string name = fmt::format("{}_{}", n.op.contract(), functions_);
+    const std::string name = fmt::format("{}_{}", n.op.contract(), functions_++);
     onnx::FunctionProto f;
     f.set_name(name);
     f.set_domain("ferrule");
