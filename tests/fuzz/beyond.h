@@ -35,6 +35,13 @@ struct Exact {
     const double early = overflowing->at_f64(k);
     return std::isnan(early) || same_kind(infinite, early);
   }
+  /// The same for a number, where another one comes of those that overflow.
+  bool may_be_number(double number, int64_t k, const Tolerance& allowed) const {
+    if (!overflowing) return false;
+    const double early = overflowing->at_f64(k);
+    const double bound = allowed.relative * std::abs(early) + allowed.absolute;
+    return std::abs(number - early) <= bound && std::abs(value.at_f64(k) - early) > bound;
+  }
 };
 
 /// As beyond(), of all elements together: -1, or the furthest off.
@@ -42,7 +49,8 @@ inline int64_t beyond_together(const Tensor& got, const Tensor& want, const Exac
                                const Tolerance& allowed) {
   auto counts = [&](int64_t k) {
     return std::isfinite(got.at_f64(k)) && std::isfinite(want.at_f64(k)) &&
-           std::isfinite(rounded(exact.value.at_f64(k), got.dtype()));
+           std::isfinite(rounded(exact.value.at_f64(k), got.dtype())) &&
+           !exact.may_be_number(got.at_f64(k), k, allowed);
   };
   double ours = 0, theirs = 0, size = 0, worst = -1;
   int64_t at = -1;
@@ -89,7 +97,7 @@ inline int64_t beyond(const Tensor& got, const Tensor& want, const Exact& exact,
     const double as_stored = rounded(e, got.dtype());
     if (!same_kind(g, w) && !same_kind(g, as_stored) && !exact.may_be(g, k)) return k;
     if (!std::isfinite(g) || g == w) continue;
-    if (std::isfinite(as_stored)) return k;
+    if (std::isfinite(as_stored) && !exact.may_be_number(g, k, allowed)) return k;
   }
   if (const int64_t at = beyond_together(got, want, exact, allowed); at >= 0 || allowed.noise == 0)
     return at;

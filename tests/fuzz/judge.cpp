@@ -389,10 +389,7 @@ void Judge::compare(const Named& got, const Named& want, const Case& c, Verdict&
       if (exact) {
         Exact e{exact->at(name), {w}};
         for (const Named& r : roundings) e.roundings.push_back(r.at(name));
-        if (early.contains(name)) {
-          e.overflowing = &early.at(name);
-          e.roundings.push_back(early.at(name));
-        }
+        if (early.contains(name)) e.overflowing = &early.at(name);
         at = beyond(it->second, w, e, allowed);
       }
       verdict.arbitrated = at < 0;
