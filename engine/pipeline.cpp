@@ -225,8 +225,11 @@ Status check_devices(std::span<const Override> entries, std::vector<std::string>
 Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& options) {
   auto k = std::make_shared<Knowledge>();
   FERRULE_ASSIGN(k->ops, load_operators(options));
+  const bool proved = options.rule_dirs.size() == 1 && options.overrides.empty() &&
+                      options.apply.empty() && proved_as_they_stand(options.rule_dirs[0]);
   FERRULE_ASSIGN(k->rules,
-                 load_rules(options.rule_dirs, k->ops, options.selection, options.limits));
+                 load_rules(options.rule_dirs, k->ops, options.selection, options.limits,
+                            proved && !options.rule_tests ? RuleTests::left_out : RuleTests::read));
   FERRULE_ASSIGN(const std::string target, options.target.empty() || options.target == "host"
                                                ? host_target()
                                                : Result<std::string>(options.target));
@@ -252,7 +255,7 @@ Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& opt
             k->rules.rules, [&](const auto& r) { return provable(*r) && glob_match(glob, r->id); }))
       k->warnings.push_back(
           fmt::format("--allow-unproven {}: there is no such rewrite", escape(glob)));
-  FERRULE_TRY(prove_unstamped(options, *k));
+  if (!proved) FERRULE_TRY(prove_unstamped(options, *k));
   return std::shared_ptr<const Knowledge>(std::move(k));
 }
 

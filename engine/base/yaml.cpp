@@ -192,10 +192,20 @@ class Builder final : public YAML::EventHandler {
   std::vector<Frame> stack_;
 };
 
+/// Where the key `last` begins if no other key follows it, else the end.
+size_t end_before(std::string_view text, std::string_view last) {
+  const size_t at = last.empty() ? text.npos : text.find(fmt::format("\n{}:\n", last));
+  if (at == text.npos) return text.size();
+  for (size_t line = text.find('\n', at + 1); line + 1 < text.size();
+       line = text.find('\n', line + 1))
+    if (!contains(std::string_view(" \n#"), text[line + 1])) return text.size();
+  return at + 1;
+}
+
 /// "line 3: …" of yaml-cpp without its place, which we give ourselves.
-void parse(Reader& out, Builder& builder) {
+void parse(Reader& out, Builder& builder, size_t end) {
   try {
-    std::istringstream in(out.source().text);
+    std::istringstream in(out.source().text.substr(0, end));
     YAML::Parser parser(in);
     while (builder.documents < 2 && parser.HandleNextDocument(builder)) {
     }
@@ -210,7 +220,8 @@ void parse(Reader& out, Builder& builder) {
 
 }  // namespace
 
-Result<Document> read_text(std::string_view text, std::string name, const Limits& limits) {
+Result<Document> read_text(std::string_view text, std::string name, const Limits& limits,
+                           std::string_view last) {
   if (std::ssize(text) > limits.yaml_bytes)
     return ferrule::error(Code::limit_exceeded, name, "size of the file", text.size(),
                           fmt::format("{} (yaml_bytes)", limits.yaml_bytes));
@@ -223,14 +234,14 @@ Result<Document> read_text(std::string_view text, std::string name, const Limits
   if (text.find('\0') == std::string_view::npos && text.substr(0, 3) != "\xef\xbb\xbf" &&
       text.substr(0, 2) != "\xff\xfe" && text.substr(0, 2) != "\xfe\xff") {
     Builder builder(out, limits.yaml_depth);
-    parse(out, builder);
+    parse(out, builder, end_before(text, last));
     doc.root = std::move(builder.root);
   }
   FERRULE_TRY(out.status());
   return doc;
 }
 
-Result<Document> read_file(const std::string& path, const Limits& limits) {
+Result<Document> read_file(const std::string& path, const Limits& limits, std::string_view last) {
   // Reading a pipe without a writer, or a device, would not end.
   std::error_code ec;
   auto status = std::filesystem::status(path, ec);
@@ -253,7 +264,7 @@ Result<Document> read_file(const std::string& path, const Limits& limits) {
     have += static_cast<size_t>(in.gcount());
   }
   text.resize(have);
-  return read_text(text, path, limits);
+  return read_text(text, path, limits, last);
 }
 
 std::string in_quotes(std::string_view text) {

@@ -55,10 +55,13 @@ struct Document {
   Node root;
   std::shared_ptr<const Source> source;
 };
-/// errors: file_not_found, limit_exceeded, yaml_syntax, yaml_forbidden; all that can be found, in
-/// `more`.
-Result<Document> read_file(const std::string& path, const Limits& limits);
-Result<Document> read_text(std::string_view text, std::string name, const Limits& limits);
+/// `last`: a key of the file that is not read where it is the last one at the left margin; "": all
+/// is read. errors: file_not_found, limit_exceeded, yaml_syntax, yaml_forbidden; all that can be
+/// found, in `more`.
+Result<Document> read_file(const std::string& path, const Limits& limits,
+                           std::string_view last = "");
+Result<Document> read_text(std::string_view text, std::string name, const Limits& limits,
+                           std::string_view last = "");
 
 /// Takes a document apart and collects what is wrong with it. The getters return a default after
 /// recording an error, so that reading goes on; ask status() at the end.

@@ -29,12 +29,15 @@ constexpr std::string_view kProver = "7";
 /// that is right still loads.
 constexpr int kEnough = 60;
 constexpr uintmax_t kMaxStampFile = 4 << 20;
+/// Bytes of a folder's rules beyond which each is looked at by itself.
+constexpr uintmax_t kMaxFiles = 64 << 20;
 constexpr std::string_view kHeader =
     "# Rewrites that are proved, by a hash of the rule and ferrule's version. Made by `ferrule "
     "rules test "
     "--stamp`;\n# a rule that is not in here, or was changed since, is proved when it is first "
     "loaded.\n";
 constexpr std::string_view kEngine = "# All of them by the engine ";
+constexpr std::string_view kFiles = "# All rules of the files with the hash ";
 
 std::string line_of(const Rule& rule, const Semantics& ops) {
   return rule.id + " " + proof_stamp(rule, ops);
@@ -167,6 +170,19 @@ Verdict prove(const Rule& rule, ProofContext ctx, std::vector<std::string>& note
   return {};
 }
 
+std::string hash(std::string_view text) {
+  const XXH128_hash_t h = XXH3_128bits(text.data(), text.size());
+  return fmt::format("{:016x}{:016x}", h.high64, h.low64);
+}
+
+/// What stands behind `key` in a line before the stamps; "" if none begins so.
+std::string header_line(const std::string& dir, std::string_view key) {
+  std::ifstream file(fs::path(dir) / kStampFile);
+  for (std::string line; std::getline(file, line) && line.starts_with('#');)
+    if (line.starts_with(key)) return line.substr(key.size());
+  return "";
+}
+
 }  // namespace
 
 std::string proof_stamp(const Rule& rule, const Semantics& ops) {
@@ -175,17 +191,39 @@ std::string proof_stamp(const Rule& rule, const Semantics& ops) {
   if (rule.kernel) loaded += wordless(rule.kernel->text);
   const std::string all = fmt::format("{}\n{}\n{}{}{}", kProver, FERRULE_VERSION, loaded, '\0',
                                       operators_of(loaded, ops));
-  XXH128_hash_t h = XXH3_128bits(all.data(), all.size());
-  return fmt::format("{:016x}{:016x}", h.high64, h.low64);
+  return hash(all);
 }
 
 std::string_view engine_semantics() { return FERRULE_SEMANTICS; }
 
-std::string proved_semantics(const std::string& dir) {
-  std::ifstream file(fs::path(dir) / kStampFile);
-  for (std::string line; std::getline(file, line) && line.starts_with('#');)
-    if (line.starts_with(kEngine)) return line.substr(kEngine.size());
-  return "";
+std::string proved_semantics(const std::string& dir) { return header_line(dir, kEngine); }
+
+std::string hash_of_files(const std::string& dir) {
+  std::set<fs::path> files;
+  std::error_code ec;
+  for (auto it = fs::recursive_directory_iterator(dir, ec);
+       !ec && it != fs::recursive_directory_iterator(); it.increment(ec)) {
+    if (it.depth() == 0 && it->path().filename() == "targets") it.disable_recursion_pending();
+    if (it->path().extension() == ".yaml") files.insert(it->path());
+  }
+  if (ec) return "";
+  std::string all = fmt::format("{}\n{}\n", kProver, FERRULE_VERSION);
+  for (const fs::path& path : files) {
+    const auto size = fs::is_regular_file(path, ec) ? fs::file_size(path, ec) : kMaxFiles;
+    if (ec || all.size() + size >= kMaxFiles) return "";
+    std::ifstream file(path, std::ios::binary);
+    all += path.lexically_relative(dir).string() + '\0';
+    const size_t begin = all.size();
+    all.resize(begin + size);
+    if (!file.read(all.data() + begin, static_cast<std::streamsize>(size))) return "";
+    all += '\0';
+  }
+  return hash(all);
+}
+
+bool proved_as_they_stand(const std::string& dir) {
+  const std::string proved = header_line(dir, kFiles);
+  return !proved.empty() && proved == hash_of_files(dir);
 }
 
 std::set<std::string> read_stamps(std::span<const std::string> dirs) {
@@ -208,17 +246,23 @@ bool stamped(const Rule& rule, const Semantics& ops, const std::set<std::string>
 }
 
 std::string stamps_text(const RuleSet& rules, const Semantics& ops, std::string_view pack,
-                        std::string_view semantics) {
+                        std::string_view semantics, std::string_view files) {
   std::set<std::string> lines;
   for (const auto& r : rules.rules)
     if (provable(*r) && r->pack == pack) lines.insert(line_of(*r, ops));
-  const std::string engine = semantics.empty() ? "" : fmt::format("{}{}\n", kEngine, semantics);
-  return lines.empty() ? "" : fmt::format("{}{}{}\n", kHeader, engine, fmt::join(lines, "\n"));
+  auto line = [](std::string_view key, std::string_view what) {
+    return what.empty() ? "" : fmt::format("{}{}\n", key, what);
+  };
+  return lines.empty() ? ""
+                       : fmt::format("{}{}{}{}\n", kHeader, line(kEngine, semantics),
+                                     line(kFiles, files), fmt::join(lines, "\n"));
 }
 
-Status write_stamps(const RuleSet& rules, const Semantics& ops, const std::string& dir, bool all) {
+Status write_stamps(const RuleSet& rules, const Semantics& ops, const std::string& dir, bool all,
+                    bool whole) {
   std::string text =
-      stamps_text(rules, ops, dir, all ? std::string(engine_semantics()) : proved_semantics(dir));
+      stamps_text(rules, ops, dir, all ? std::string(engine_semantics()) : proved_semantics(dir),
+                  whole ? hash_of_files(dir) : "");
   fs::path path = fs::path(dir) / kStampFile;
   std::ifstream old(path, std::ios::binary);
   if (old && std::string(std::istreambuf_iterator<char>(old), {}) == text) return {};

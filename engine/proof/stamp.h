@@ -30,13 +30,20 @@ std::string_view engine_semantics();
 std::string proved_semantics(const std::string& dir);
 /// Whether the stamps have the rule's.
 bool stamped(const Rule& rule, const Semantics& ops, const std::set<std::string>& stamps);
-/// What proved.txt of the folder `pack` says when all of its rewrites are proved; "" if it has
-/// none.
+/// A hash of the folder's files that its stamps depend on (all of YAML but targets/); "" if one
+/// cannot be read.
+std::string hash_of_files(const std::string& dir);
+/// Whether proved.txt of `dir` says that all rules are proved as its files stand, with no others
+/// beside them: then no stamp of a single rule need be worked out, and no test of a rule be read.
+bool proved_as_they_stand(const std::string& dir);
+/// What proved.txt of the folder `pack` says when `rules` are proved; "" if none of them is to be.
+/// `files`: hash_of_files, where no rule is missing, else "".
 std::string stamps_text(const RuleSet& rules, const Semantics& ops, std::string_view pack,
-                        std::string_view semantics);
+                        std::string_view semantics, std::string_view files);
 /// Writes `dir`/proved.txt unless it says so already. `all`: this engine proved all of them.
-/// errors: file_not_written.
-Status write_stamps(const RuleSet& rules, const Semantics& ops, const std::string& dir, bool all);
+/// `whole`: `rules` are all that there are, and all are in this folder. errors: file_not_written.
+Status write_stamps(const RuleSet& rules, const Semantics& ops, const std::string& dir, bool all,
+                    bool whole);
 
 /// Proves what is enabled and has no stamp, each within `ctx.seconds`, and stamps what holds in
 /// `ctx.cache`/proofs. `notes` gets the sound conditions that nothing needs, `unproved` what

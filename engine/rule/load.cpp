@@ -87,7 +87,8 @@ std::vector<std::string> names_of_contracts(const Semantics& ops) {
 
 class Loader {
  public:
-  Loader(const Semantics& ops, const Limits& limits) : ops_(ops), limits_(limits) {
+  Loader(const Semantics& ops, const Limits& limits, RuleTests tests)
+      : ops_(ops), limits_(limits), tests_(tests) {
     set_.contracts = names_of_contracts(ops);
   }
 
@@ -168,7 +169,7 @@ class Loader {
   };
 
   Loaded read(const std::string& file) const {
-    auto doc = yaml::read_file(file, limits_);
+    auto doc = yaml::read_file(file, limits_, tests_ == RuleTests::read ? "" : "tests");
     if (!doc) return {nullptr, fail(std::move(doc).error())};
     yaml::Reader r(doc->source);
     auto rule = std::make_shared<Rule>(read_rule(r, *doc, blocks_, ops_, set_.contracts));
@@ -329,6 +330,7 @@ class Loader {
 
   const Semantics& ops_;
   const Limits& limits_;
+  const RuleTests tests_;
   Errors errors_;
   RuleSet set_;
   Blocks blocks_;
@@ -397,8 +399,8 @@ Result<Semantics> load_semantics(std::span<const std::string> dirs, Semantics::B
 }
 
 Result<RuleSet> load_rules(std::span<const std::string> dirs, const Semantics& ops,
-                           const RuleSelection& selection, const Limits& limits) {
-  Loader loader(ops, limits);
+                           const RuleSelection& selection, const Limits& limits, RuleTests tests) {
+  Loader loader(ops, limits, tests);
   for (const std::string& d : dirs) loader.directory(d);
   return loader.finish(selection);
 }

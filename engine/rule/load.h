@@ -24,12 +24,16 @@ inline constexpr std::string_view kSharing = "common_subexpressions";
 Result<Semantics> load_semantics(std::span<const std::string> dirs,
                                  Semantics::BySchema by_schema = nullptr,
                                  const Limits& limits = {});
+/// Whether the rules' tests are read with them: half of what is in the files, and only proofs and
+/// `rules` commands need them.
+enum class RuleTests : uint8_t { read, left_out };
 /// Reads `pipeline.yaml` and every rule file of the directories; orders rules; applies the
 /// selection. A glob that matches no rule is one of RuleSet::warnings; an id that is none an error.
 /// errors: all problems at once (yaml_*, pattern_syntax, expression_invalid, rule_invalid,
 /// rule_unknown).
 Result<RuleSet> load_rules(std::span<const std::string> dirs, const Semantics& ops,
-                           const RuleSelection& selection, const Limits& limits);
+                           const RuleSelection& selection, const Limits& limits,
+                           RuleTests tests = RuleTests::read);
 /// One rule from text (tests, `rules check FILE`).
 Result<Rule> load_rule_text(std::string_view text, std::string file, const Semantics& ops,
                             const Limits& limits);

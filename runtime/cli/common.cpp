@@ -247,6 +247,7 @@ Result<EngineOptions> engine_options(const Common& common) {
 Result<EngineOptions> rule_options(const Common& common) {
   FERRULE_ASSIGN(EngineOptions o, engine_options(common));
   o.allow_unproven = {"*"};
+  o.rule_tests = true;
   return o;
 }
 

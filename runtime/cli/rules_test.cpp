@@ -407,8 +407,12 @@ Status stamp(const Common& common, const EngineOptions& options, const Knowledge
     auto t = std::ranges::find(all, r.get(), &Tested::rule);
     return !provable(*r) || (t != all.end() && t->proved && t->right() && !t->undecided());
   });
+  const bool complete =
+      options.rule_dirs.size() == 1 && std::ranges::all_of(k.rules.rules, [&](const auto& r) {
+        return !provable(*r) || contains(sure.rules, r);
+      });
   for (const std::string& dir : common.rules.empty() ? options.rule_dirs : common.rules)
-    FERRULE_TRY(write_stamps(sure, k.ops, dir, whole));
+    FERRULE_TRY(write_stamps(sure, k.ops, dir, whole, complete));
   return {};
 }
 

@@ -7,7 +7,6 @@ FERRULE_TEST_FULL=1): then the counter-example in a file's last lines also shows
 """
 import concurrent.futures
 import functools
-import os
 import pathlib
 import re
 import shutil
@@ -17,9 +16,8 @@ import numpy as np
 import onnx
 
 import harness
-from harness import DIFFERS, OK, UNSUPPORTED, USAGE
+from harness import DIFFERS, FULL, OK, UNSUPPORTED, USAGE
 
-FULL = "--full" in sys.argv or os.environ.get("FERRULE_TEST_FULL") == "1"
 FOLDER = pathlib.Path(__file__).resolve().parent / "seeded"
 SECONDS = 10.0  # of processor time: a proof has 5; the rest is the machine's
 run = functools.partial(harness.run, timeout=600)  # beside other work; processor time is judged

@@ -11,14 +11,18 @@ import pathlib
 import re
 import resource
 import subprocess
+import sys
 import tempfile
 import threading
+import zlib
 
 import onnx
 from onnx import parser
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = os.environ.get("FERRULE_PROGRAM", str(ROOT / "build" / "ferrule"))
+
+FULL = "--full" in sys.argv or os.environ.get("FERRULE_TEST_FULL") == "1"
 
 OK, DIFFERS, USAGE, UNSUPPORTED, LIMIT, ENVIRONMENT, BUG = 0, 1, 2, 3, 4, 5, 70
 
@@ -45,6 +49,16 @@ class Done:
         """What to print when a check fails."""
         return f"exit status {self.code}, {self.seconds:.2f} s\n  $ {' '.join(map(str, self.command))}\n  " + \
             (self.err or self.out).strip()[-700:].replace("\n", "\n  ")
+
+
+def by_turns(report, cases, parts):
+    """Every case with --full; ordinarily one in `parts`. Which ones changes with the rules and the engine, so that all have their turn."""
+    if FULL:
+        return list(cases)
+    chosen = list(cases)[zlib.crc32((ROOT / "rules" / "proved.txt").read_bytes()) % parts::parts]
+    if left := len(cases) - len(chosen):
+        report.skip(f"{left} cases", f"by turns, one in {parts} (tests/run.sh --full takes all)")
+    return chosen
 
 
 def libraries():

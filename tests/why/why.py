@@ -1,6 +1,6 @@
 """`why` and `missed` as their user meets them.
 
-Asked of every node of every model there is: the folder of shared test material (FERRULE_SHARED, else ../shared/models
+Asked of every node of every model there is (by turns; all with --full): the folder of shared test material (FERRULE_SHARED, else ../shared/models
 beside the repository), and the skeletons and small models kept in tests/models. No crash, no empty answer, exit
 status 0; a model that `explain` refuses is refused in the same way. Then the form of the JSON, and the refusals.
 """
@@ -18,11 +18,10 @@ from onnx import TensorProto
 import explained
 import harness
 import questions
-from harness import OK, ROOT, USAGE, refusal, run
+from harness import FULL, OK, ROOT, USAGE, refusal, run
 
 SHARED = pathlib.Path(os.environ.get("FERRULE_SHARED") or ROOT.parent / "shared" / "models")
 KEPT = ROOT / "tests" / "models"
-FULL = os.environ.get("FERRULE_TEST_FULL") == "1"
 MOST_FILLED = 120  # megabytes of a skeleton's weights
 
 TEXT, COUNT, FLAG = str, int, bool
@@ -128,9 +127,9 @@ def fillable(path):
     return sum(sizes.get(t.data_type, 4) * math.prod(t.dims) for t in tensors if t.data_location == TensorProto.EXTERNAL) / 1e6
 
 
-def everywhere(report, folder):
-    """Every model below a folder; skeletons get their weights first."""
-    for path in sorted(folder.rglob("*.onnx")):
+def everywhere(report, folder, parts):
+    """Models below a folder, by turns; skeletons get their weights first."""
+    for path in harness.by_turns(report, sorted(folder.rglob("*.onnx")), parts):
         name = str(path.relative_to(folder))
         if path.name != "skeleton.onnx":
             every_node(report, path, name)
@@ -150,9 +149,9 @@ def everywhere(report, folder):
 
 
 def models(report):
-    everywhere(report, KEPT)
+    everywhere(report, KEPT, 2)
     if SHARED.is_dir():
-        everywhere(report, SHARED)
+        everywhere(report, SHARED, 5)
     else:
         report.skip(str(SHARED), "there is no such folder (FERRULE_SHARED names it)")
 

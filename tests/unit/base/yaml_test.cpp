@@ -93,6 +93,23 @@ TEST_CASE("what YAML allows and we do not") {
   CHECK(read(""));
 }
 
+TEST_CASE("a last key is left out when asked, if no other follows") {
+  auto keys = [](std::string_view text) {
+    auto doc = yaml::read_text(text, "t.yaml", {}, "tests");
+    REQUIRE(doc);
+    std::string out;
+    for (const auto& [key, value] : doc->root.entries) out += key.text + " ";
+    return out;
+  };
+  CHECK(keys("a: 1\ntests:\n  b: [\n") == "a ");
+  CHECK(keys("a: 1\ntests:\n  b: 2\n\n# end\n  c: 3\n") == "a ");
+  CHECK(keys("a: 1\ntests:\n  b: 2\nc: 3\n") == "a tests c ");
+  CHECK(keys("a: 1\ntests:\n  b: 2\nc:") == "a tests c ");
+  CHECK(keys("a: 1\ntests: {b: 2}\n") == "a tests ");
+  CHECK(keys("tests:\n  b: 2\n") == "tests ");
+  CHECK(yaml::read_text("a: 1\ntests:\n  b: \t2\n", "t.yaml", {}, "tests").has_value() == false);
+}
+
 TEST_CASE("all findings come at once") {
   std::string text = refused("a: &x 1\nb: *x\na: !t 2\n\tc: 1\n");
   has(text, "an anchor");

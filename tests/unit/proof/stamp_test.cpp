@@ -71,8 +71,35 @@ TEST_CASE("rules/proved.txt is up to date (ferrule rules test --stamp)") {
   RuleSet set = must(load_rules(dirs, ops(), {}, limits()));
   std::ifstream file(rules_dir() + "/proved.txt");
   std::string text(std::istreambuf_iterator<char>(file), {});
-  CHECK(text == stamps_text(set, ops(), rules_dir(), proved_semantics(rules_dir())));
+  CHECK(text == stamps_text(set, ops(), rules_dir(), proved_semantics(rules_dir()),
+                            hash_of_files(rules_dir())));
   CHECK(read_stamps(dirs).size() > 20);
+}
+
+TEST_CASE(
+    "a folder proved as its files stand: its tests are not read, one changed byte and they are") {
+  Sandbox box;
+  fs::remove_all(box.root / "rules");
+  fs::copy(rules_dir(), box.root / "rules", fs::copy_options::recursive);
+  EngineOptions o = box.options();
+  o.rule_dirs = {(box.root / "rules").string()};
+  auto tests = [&] {
+    size_t count = 0;
+    const auto k = must(load_knowledge(o));
+    for (const auto& r : k->rules.rules) count += r->tests.size();
+    return count;
+  };
+  CHECK(tests() == 0);
+  o.rule_tests = true;
+  CHECK(tests() > 100);
+  o.rule_tests = false;
+  const fs::path one = box.root / "rules/rewrites/cast_noop.yaml";
+  std::ofstream(one, std::ios::app) << "# changed\n";
+  CHECK(tests() > 100);
+  CHECK(refusal(o) == "");
+  fs::remove(one);
+  fs::create_symlink("nowhere", one);
+  CHECK(hash_of_files(o.rule_dirs[0]).empty());
 }
 
 TEST_CASE("a wrong rewrite is refused, with a counter-example, and runs when asked to") {
@@ -122,7 +149,7 @@ TEST_CASE("a good rewrite is proved once; a change asks for a new proof") {
   REQUIRE_FALSE(late.has_value());
   CHECK(late.error().message.find("not decided within 0 s") != std::string::npos);
   // A folder's own proved.txt does as well, until the rule changes.
-  must(write_stamps(set, ops(), (box.root / "rules").string(), true));
+  must(write_stamps(set, ops(), (box.root / "rules").string(), true, true));
   CHECK(proved_semantics((box.root / "rules").string()) == engine_semantics());
   CHECK(require_proofs(set, context, notes, unproved).has_value());
   box.add("y = Mul(1, x)", "1.0");
