@@ -21,7 +21,7 @@ struct EngineOptions {
   Limits limits;
   bool fold = true;
   bool overridable = false;
-  bool rule_tests = false;  ///< the rules' own tests are wanted, too
+  bool rule_tests = true;  ///< false: who asks does without the rules' own (Rule::tests)
   bool near_misses = false;
   bool snapshots = false;  ///< keep the graph before each phase (`why`)
   std::vector<std::string> ignore_profit;

@@ -30,10 +30,10 @@ void add_state(const std::string& path, std::string& out) {
 
 /// Everything that load_knowledge reads.
 std::string key_of(const EngineOptions& o) {
-  std::string out =
-      fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n", fmt::join(o.selection.disable, " "),
-                  fmt::join(o.selection.enable, " "), o.target, o.profile,
-                  fmt::join(o.ignore_profit, " "), fmt::join(o.allow_unproven, " "), o.cache);
+  std::string out = fmt::format(
+      "{}\n{}\n{}\n{}\n{}\n{}\n{}\n{}\n", fmt::join(o.selection.disable, " "),
+      fmt::join(o.selection.enable, " "), o.target, o.profile, fmt::join(o.ignore_profit, " "),
+      fmt::join(o.allow_unproven, " "), o.cache, o.rule_tests);
 #define X(name, value, text) out += fmt::format("{} ", o.limits.name);
   FERRULE_LIMITS(X)
 #undef X

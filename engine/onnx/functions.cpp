@@ -131,7 +131,8 @@ class FunctionWriter {
       std::unordered_map<std::string, onnx::TypeProto*> types;
       for (const std::string& input : n.input())
         if (!input.empty()) types[input] = &types_[input];
-      onnx::shape_inference::InferenceContextImpl context(node, types, data_, {}, {});
+      onnx::shape_inference::InferenceContextImpl context(node, types, data_, {},
+                                                          onnx::ShapeInferenceOptions());
       schema->GetTypeAndShapeInferenceFunction()(context);
       for (int k = 0; k < n.output_size(); ++k)
         if (!known(n.output(k))) {

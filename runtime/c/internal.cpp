@@ -69,6 +69,7 @@ Result<SessionOptions> options_of(const ferrule_session_options* o) {
   s.engine.overrides = list(member(o, &O::override_files));
   s.engine.allow_unproven = list(member(o, &O::allow_unproven));
   s.engine.target = text(member(o, &O::target));
+  s.engine.rule_tests = false;
   if (const char* cache = member(o, &O::cache)) s.engine.cache = cache;
   if (const char* backend = member(o, &O::backend)) s.backend = backend;
   s.tuning = text(member(o, &O::tuning));

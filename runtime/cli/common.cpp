@@ -226,6 +226,7 @@ Result<EngineOptions> engine_options(const Common& common) {
   o.target = common.target;
   o.profile = common.profile;
   for (const std::string& l : common.limits) FERRULE_TRY(set_limit(o.limits, l));
+  o.rule_tests = false;
   o.cache = common.no_cache ? "" : common.cache;
   o.fold = !common.no_fold;
   o.overridable = common.overridable;

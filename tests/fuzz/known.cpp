@@ -291,7 +291,7 @@ std::vector<Known> known_models(const RuleSet& rules, const std::vector<std::str
 
 Case draw_known(Draw& draw, const Language& language, const std::vector<Known>& models,
                 std::map<std::string, int>& refused) {
-  for (int tries = 0; tries < 200; ++tries)
+  for (int tries = 0; tries < 200 && !models.empty(); ++tries)
     if (auto c = changed(draw, language, draw.of(models), refused)) return *c;
   Builder b(draw, language);  // no models, or none that can be changed
   b.output(*b.node("Neg", {b.input(DType::f32, {4}, Mood::plain)}));

@@ -381,7 +381,6 @@ TEST_CASE("override: each threshold of a shipped rule decides whether it fires")
     auto fires = [&](const std::string& entries) {
       Asked a(entries, t.target);
       a.options.selection.enable = {t.rules};
-      a.options.rule_tests = true;
       auto k = must(load_knowledge(a.options));
       const Fused f = a.fuse(t.model.empty() ? k->rules.find(t.rules)->tests[0].model : t.model);
       CHECK_FALSE(fs::exists(a.folder.path / "cache"));  // no result changes: nothing is proved

@@ -11,7 +11,6 @@ inline const Knowledge& knowledge() {
     EngineOptions o;
     o.rule_dirs = {rules_dir()};
     o.target = "cpu-avx2";
-    o.rule_tests = true;
     return must(load_knowledge(o));
   }();
   return *k;

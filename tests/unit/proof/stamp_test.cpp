@@ -83,6 +83,7 @@ TEST_CASE(
   fs::copy(rules_dir(), box.root / "rules", fs::copy_options::recursive);
   EngineOptions o = box.options();
   o.rule_dirs = {(box.root / "rules").string()};
+  o.rule_tests = false;
   auto tests = [&] {
     size_t count = 0;
     const auto k = must(load_knowledge(o));

@@ -164,7 +164,6 @@ EngineOptions options_of(std::vector<std::string> rules, const std::string& targ
   out.rule_dirs = std::move(rules);
   out.target = target;
   out.allow_unproven = {"*"};
-  out.rule_tests = true;
   out.cache.clear();
   return out;
 }

@@ -29,7 +29,6 @@ std::shared_ptr<const Knowledge> knowledge(const std::string& target) {
     o.target = target;
     o.allow_unproven = {"*"};
     o.cache = "";
-    o.rule_tests = true;
     k = must(load_knowledge(o));
   }
   return k;
