@@ -44,6 +44,19 @@ struct Exact {
   }
 };
 
+/// As beyond(), of integers that numbers were rounded to: each is between those that rounding may
+/// make of it.
+inline int64_t beyond_integers(const Tensor& got, const Tensor& want, const Exact& exact) {
+  for (int64_t k = 0; k < got.numel(); ++k) {
+    double least = std::min(want.at_f64(k), exact.value.at_f64(k)),
+           most = std::max(want.at_f64(k), exact.value.at_f64(k));
+    for (const Tensor& r : exact.roundings)
+      least = std::min(least, r.at_f64(k)), most = std::max(most, r.at_f64(k));
+    if (got.at_f64(k) < least || got.at_f64(k) > most) return k;
+  }
+  return -1;
+}
+
 /// As beyond(), of all elements together: -1, or the furthest off.
 inline int64_t beyond_together(const Tensor& got, const Tensor& want, const Exact& exact,
                                const Tolerance& allowed) {

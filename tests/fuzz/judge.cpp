@@ -381,7 +381,7 @@ void Judge::compare(const Named& got, const Named& want, const Case& c, Verdict&
     verdict.says_nothing = verdict.says_nothing || says_nothing(w);
     if (d.ok && !d.doubtful) continue;
     int64_t at = d.at;
-    if (d.at >= 0 && is_float(w.dtype()) && g) {
+    if (d.at >= 0 && g && (is_float(w.dtype()) || rounds_to_integers(*g))) {
       if (!exact) {
         if (auto e = interpreted(*g, c, true)) exact = *e, roundings = moved(*g, c);
         if (auto e = overflowing(*g, c)) early = *e;
@@ -390,7 +390,8 @@ void Judge::compare(const Named& got, const Named& want, const Case& c, Verdict&
         Exact e{exact->at(name), {w}};
         for (const Named& r : roundings) e.roundings.push_back(r.at(name));
         if (early.contains(name)) e.overflowing = &early.at(name);
-        at = beyond(it->second, w, e, allowed);
+        at = is_float(w.dtype()) ? beyond(it->second, w, e, allowed)
+                                 : beyond_integers(it->second, w, e);
       }
       verdict.arbitrated = at < 0;
       if (at < 0) continue;
