@@ -227,7 +227,7 @@ def main():
     small = [s for s in small_models() if wanted(s[0])]
     if not small and not options.parts:
         report.skip("small models", "the shared test material is not here (FERRULE_SHARED)")
-    for name, path, inputs in small if options.full or options.parts else harness.by_turns(report, small, 12):
+    for name, path, inputs in small if options.full or options.parts else harness.by_turns(report, small, 24):
         check(report, name, path, inputs)
     return report.finish()
 

@@ -36,7 +36,7 @@ def main():
     if stubs.there(report):
         wanted = targets()
         graphs = "60" if harness.FULL else "2"
-        wanted = dict(harness.by_turns(report, sorted(wanted.items()), 3))
+        wanted = dict(harness.by_turns(report, sorted(wanted.items()), 5))
         for target in sorted(set().union(*wanted.values())):
             rules = sorted(rule for rule, named in wanted.items() if target in named)
             done = stubs.run(report, "rules", "test", *rules, "--backend", "cuda", "--graphs", graphs, "--json", timeout=600, cc=target.removeprefix("sm_"))

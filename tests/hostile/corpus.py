@@ -700,7 +700,7 @@ def main():
     if report.ready:
         rows, used = table(), set()
         sizes = [c for c in CASES if c[0].startswith("size: ")]
-        later = sizes if options.parts else harness.by_turns(report, sizes, 3)
+        later = sizes if options.parts else harness.by_turns(report, sizes, 5)
         later = [c for c in sizes if c not in later]
         for entry in CASES:
             row = next((r for r in rows if r[0] == entry[0] or fnmatch.fnmatchcase(entry[0], r[0])), None)

@@ -87,7 +87,7 @@ def nodes(path):
 
 def seeded(report):
     """Wrong rules, and `--check verify`: what is left is the rule's pattern and little else."""
-    names = harness.by_turns(report, list(WRONG), 3)
+    names = harness.by_turns(report, list(WRONG), 8)
     small = 0
     for number, name in enumerate(WRONG):
         if name not in names:

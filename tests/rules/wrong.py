@@ -136,7 +136,7 @@ def main():
     model = harness.model(report.folder / "model.onnx", ANY_MODEL)
     verbose = "-v" in sys.argv
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        chosen = harness.by_turns(report, SEEDED, 3)
+        chosen = harness.by_turns(report, SEEDED, 6)
         jobs = [pool.submit(attempt, k, e, report.folder, model) for k, e in enumerate(chosen)]
         for entry, job in zip(chosen, jobs):
             problem, done = job.result()

@@ -149,9 +149,9 @@ def everywhere(report, folder, parts):
 
 
 def models(report):
-    everywhere(report, KEPT, 2)
+    everywhere(report, KEPT, 4)
     if SHARED.is_dir():
-        everywhere(report, SHARED, 5)
+        everywhere(report, SHARED, 10)
     else:
         report.skip(str(SHARED), "there is no such folder (FERRULE_SHARED names it)")
 
