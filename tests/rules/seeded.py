@@ -2,7 +2,7 @@
 
 No wrong rule may be caught by the parser or a lint, which would prove nothing about the proofs. A wrong rewrite is
 refused where it is loaded, with a counter-example. A wrong group is not accepted by its own test, and never computes
-another result: it is refused, or the program does without it. One in 20 is asked ordinarily, all with --full (or
+another result: it is refused, or the program does without it. One in 20 is asked ordinarily, by turns, all with --full (or
 FERRULE_TEST_FULL=1): then the counter-example in a file's last lines also shows that the rule is wrong.
 """
 import concurrent.futures
@@ -120,7 +120,7 @@ def main():
         report.check(f"as many {kind} rules as promised", None if len(found[kind]) >= least else f"{len(found[kind])} of {least}")
     rewrites = sum("\nkind: rewrite\n" in path.read_text() for path in found["wrong"])
     report.check("most wrong rules are rewrites", None if rewrites >= 60 else f"{rewrites} of 60")
-    asked = [(kind, judge, path) for kind, judge in (("wrong", wrong), ("right", right)) for path in found[kind][::1 if FULL else 20]]
+    asked = [(kind, judge, path) for kind, judge in (("wrong", wrong), ("right", right)) for path in harness.by_turns(report, found[kind], 20)]
     work = lambda job: [(f"{job[0]}/{job[2].stem} {what}", problem) for what, problem in job[1](Rule(job[2], report.folder))]
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         for checks in pool.map(work, asked):
