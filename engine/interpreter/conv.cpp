@@ -68,17 +68,23 @@ void by_channels(const C* x, const Dims& spatial, const C* weights, const C* bia
 
 int64_t ceil_div(int64_t a, int64_t b) { return a >= 0 ? (a + b - 1) / b : -(-a / b); }
 
-/// Trailing axes that the window does not touch are one long axis.
+/// Axes of one element that the window does not touch are left out, and trailing ones that it does
+/// not touch are one long axis: rows are to be long.
 void collapse(Dims& spatial, Window& w) {
   auto plain = [&](size_t k) {
     return w.kernel[k] == 1 && w.stride[k] == 1 && w.begin[k] == 0 && w.end[k] == 0;
   };
+  auto erase = [&](size_t k) {
+    for (Dims* d : {&spatial, &w.kernel, &w.stride, &w.dilation, &w.begin, &w.end, &w.out})
+      d->erase(d->begin() + static_cast<int64_t>(k));
+  };
+  for (size_t k = spatial.size(); k-- > 0 && spatial.size() > 1;)
+    if (spatial[k] == 1 && plain(k)) erase(k);
   while (spatial.size() > 1 && plain(spatial.size() - 1) && plain(spatial.size() - 2)) {
     const size_t k = spatial.size() - 2;
     spatial[k] *= spatial[k + 1];
     w.out[k] *= w.out[k + 1];
-    for (Dims* d : {&spatial, &w.kernel, &w.stride, &w.dilation, &w.begin, &w.end, &w.out})
-      d->pop_back();
+    erase(k + 1);
   }
 }
 

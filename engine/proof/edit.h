@@ -25,6 +25,7 @@ struct Mutation {
   bool of_operator =
       false;  ///< changes an operator, its attributes or number of operands; else values and sizes
   bool last = false;  ///< takes nodes away: no other is made behind it
+  NodeId exchanged = {};  ///< the node that becomes another operator
 };
 /// What a rule's pattern says about the graphs to try.
 struct MutationScope {

@@ -445,9 +445,15 @@ bool Generator::reset_one(Graph& g) {
 
 std::unique_ptr<Graph> Generator::moved(const Graph& g, const std::vector<Mutation>& changes) {
   auto out = g.clone();
+  // Few of all changes are of the operator in one place, and one may be all that a way asks for.
+  std::map<NodeId, std::vector<const Mutation*>> exchanges;
+  for (const Mutation& m : changes)
+    if (m.exchanged) exchanges[m.exchanged].push_back(&m);
   for (int64_t n = draw_.between(int64_t{1}, int64_t{3}); n > 0; --n) {
     const int64_t how = draw_.below(8);
-    if (how < 4 && !changes.empty()) {
+    if (how < 1 && !exchanges.empty()) {
+      draw_.of(std::next(exchanges.begin(), draw_.below(std::ssize(exchanges)))->second)->apply(*out);
+    } else if (how < 4 && !changes.empty()) {
       const Mutation& m = draw_.of(changes);
       m.apply(*out);
       if (m.last) break;

@@ -60,7 +60,7 @@ class Mutator {
  private:
   template <class F>
   void add(std::string text, F&& change) {
-    out_.push_back({std::move(text), std::forward<F>(change), of_operator_, false});
+    out_.push_back({std::move(text), std::forward<F>(change), of_operator_});
   }
   std::vector<ValueId> inputs() const { return g_.inputs(); }
   std::vector<ValueId> tensors() const { return g_.constants(); }
@@ -73,9 +73,11 @@ class Mutator {
       for (const std::set<std::string>& set : scope_.siblings) {
         if (!set.contains(op_of(n))) continue;
         for (const std::string& op : set)
-          if (op != op_of(n))
+          if (op != op_of(n)) {
             add(fmt::format("{} becomes {}", op_of(n), op),
                 [=](Graph& g) { g.set_operator(n, Operator(op), g.node(n).attrs); });
+            out_.back().exchanged = n;
+          }
       }
   }
 

@@ -441,7 +441,7 @@ std::optional<Attr> Proposer::attribute(std::string_view op, const AttributeSche
     case Kind::integers: {
       if (draw_.chance(10)) return std::nullopt;
       const auto r = static_cast<size_t>(std::max(rank, 0));
-      if (draw_.chance(35)) return permutation(r);
+      if (a.name == "perm" || draw_.chance(35)) return permutation(r);
       const size_t spatial = r > 2 ? r - 2 : 1;
       return small_list(draw_.chance(45)   ? spatial
                         : draw_.chance(60) ? 2 * spatial

@@ -29,7 +29,8 @@ constexpr size_t kDistinct = 1500, kOfModes = 30, kMostDistinct = 3000;
 constexpr int kBatch = 40;
 /// Of the time for a rule, until when: drawing and comparing must leave some for pairs of changes
 /// and for the conditions, and goes on with what those leave.
-constexpr double kDrawing = 0.35, kAiming = 0.5, kPairing = 0.6, kDrawingOn = 0.8;
+constexpr double kDrawing = 0.35, kAiming = 0.5, kPairing = 0.6, kDrawingOn = 0.75,
+                 kAimingOn = 0.9;
 /// At most, at a time.
 constexpr double kAimingSeconds = 1.5, kShrinking = 1;
 
@@ -61,7 +62,7 @@ class Prover {
     }
     samples_.until(begin_ + ctx_.seconds * kDrawingOn);
     if (out_.wrong.empty() && !out_.exhausted) drawn();
-    if (out_.wrong.empty()) aim(kDrawingOn);
+    if (out_.wrong.empty()) aim(kAimingOn);
     out_.instances = static_cast<int>(kinds_.size());
     return std::move(out_);
   }
