@@ -329,14 +329,19 @@ struct Session::State {
     return StagedExecutable::make(c.plan_, std::move(graph), std::move(stages));
   }
 
+  static tl::unexpected<Error> text_value(const Plan& plan, ValueId v) {
+    return error(Code::unsupported_type, "run",
+                 fmt::format("{} of type {}", escape(plan.graph.value(v).name),
+                             str(plan.graph.value(v).type)));
+  }
   /// Kernels move bytes: none of them makes texts.
   static Status no_texts(const Plan& plan) {
     for (NodeId n : plan.graph.order())
       for (ValueId v : plan.graph.node(n).outputs)
         if (v && plan.graph.value(v).type.dtype == DType::string)
-          return error(Code::unsupported_type, "run",
-                       fmt::format("{} of type {}", escape(plan.graph.value(v).name),
-                                   str(plan.graph.value(v).type)));
+          return text_value(plan, v);
+    for (ValueId v : plan.graph.outputs())
+      if (plan.graph.value(v).type.dtype == DType::string) return text_value(plan, v);
     return {};
   }
 

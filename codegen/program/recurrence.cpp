@@ -76,7 +76,7 @@ class CellBuilder {
     return activated(first_[static_cast<std::ptrdiff_t>(function)], x);
   }
 
-  uint32_t activated(const Recurrence::Activation& f, uint32_t x) {
+  uint32_t activated(const RnnActivation& f, uint32_t x) {
     auto a = [&](double otherwise) { return number(f.alpha.value_or(otherwise)); };
     auto b = [&](double otherwise) { return number(f.beta.value_or(otherwise)); };
     auto negative = [&] { return b_.op(Prim::lt, DType::boolean, {x, number(0)}); };
@@ -110,7 +110,7 @@ class CellBuilder {
   }
 
   const Recurrence& r_;
-  std::vector<Recurrence::Activation>::const_iterator first_;
+  std::vector<RnnActivation>::const_iterator first_;
   ProgramBuilder b_;
 };
 
@@ -150,15 +150,11 @@ Applicable<Recurrence> recurrence_of(Work work, const Node& n, const std::string
   if (names.size() < wanted)
     return refuse(fmt::format("{} activations of {}", names.size(), wanted));
   const auto alpha = list<double>(n, "activation_alpha"), beta = list<double>(n, "activation_beta");
-  auto at = [](const std::vector<double>& v, size_t k) {
-    return k < v.size() ? std::optional(v[k]) : std::nullopt;
-  };
-  for (size_t k = 0; k < wanted; ++k) {
-    std::string name = names[k];
-    std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
-    if (!contains(kActivations, name)) return refuse("activation " + escape(names[k]));
-    r.activations.push_back({std::move(name), at(alpha, k), at(beta, k)});
-  }
+  names.resize(wanted);
+  r.activations = rnn_activations(names, alpha, beta);
+  for (size_t k = 0; k < wanted; ++k)
+    if (!contains(kActivations, r.activations[k].name))
+      return refuse("activation " + escape(names[k]));
   return r;
 }
 

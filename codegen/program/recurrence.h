@@ -9,6 +9,7 @@
 #include "codegen/program/work.h"
 #include "engine/base/applicable.h"
 #include "engine/graph/graph.h"
+#include "engine/semantics/rnn_activations.h"
 #include "engine/semantics/scalar.h"
 
 namespace ferrule {
@@ -23,11 +24,7 @@ struct Recurrence {
   bool linear_before_reset = false;
   bool coupled = false;  ///< lstm: what is not forgotten is taken in
   double clip = 0;       ///< 0: none
-  struct Activation {
-    std::string name;  ///< lower case
-    std::optional<double> alpha, beta;
-  };
-  std::vector<Activation> activations;  ///< direction by direction
+  std::vector<RnnActivation> activations;  ///< direction by direction
 
   bool walks_back(int64_t direction) const { return reverse || direction == 1; }
   /// gru: the state is multiplied before the last gate's product is made.

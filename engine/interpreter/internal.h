@@ -252,6 +252,10 @@ inline int64_t dot(const Dims& a, const Dims& b) {
 }
 /// NumPy broadcasting of two shapes.
 std::optional<Dims> broadcast(const Dims& a, const Dims& b);
+/// Under which dims a scale or zero point of a product's operand broadcasts over its matrices: one
+/// for all, a vector of one for each row (axis -2) or column (-1), or those of each matrix.
+/// errors: bad_shape.
+Result<Dims> of_product(const Call& c, const Tensor& p, const Dims& matrices, int64_t axis);
 /// Strides of `from` read under the dims `to` it is broadcast to (0 where it repeats).
 Dims broadcast_strides(const Dims& from, const Dims& to);
 /// Strided positions: result[i] = offset + sum of index * stride, row-major over `dims`.
@@ -286,8 +290,10 @@ Result<Dims> list_attr(const Call& c, std::string_view name, size_t rank, int64_
 Outputs run_graph(Env& env, const InterpreterOptions& options);
 /// A row operator by its formula: in row_formula.cpp.
 Outputs row_by_formula(const Call& c, const OpFormula& f);
-/// Equal of texts, which formulas do not know: in text.cpp.
-Outputs equal_texts(const Call& c);
+/// Whether a pointwise operator reads or makes texts, which formulas do not know, and what comes of
+/// it: in text.cpp.
+bool has_texts(const Call& c);
+Outputs pointwise_texts(const Call& c);
 /// The result of a pointwise operator may be made.
 Status pointwise_fits(const Call& c);
 /// Runs a nested graph (If, Loop, Scan bodies, groups): in interpreter.cpp.

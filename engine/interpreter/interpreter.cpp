@@ -63,9 +63,7 @@ Outputs run_node(const Call& c) {
         if (t) FERRULE_TRY(c.fits(t->dtype(), t->dims()));
       }
       FERRULE_TRY(pointwise_fits(c));
-      if (c.n.op == "Equal" && c.in.size() == 2 && c.in[0] && c.in[1] &&
-          c.in[0]->dtype() == DType::string)
-        return equal_texts(c);
+      if (has_texts(c)) return pointwise_texts(c);
       std::function<void(Program&)> change;
       if (c.options.on_program) change = [&](Program& p) { c.options.on_program(c.g, c.n, p); };
       FERRULE_ASSIGN(auto t, evaluate_node(*c.options.ops, c.n, c.in, c.options.f64, change));

@@ -83,22 +83,16 @@ Outputs gemm(const Call& c) {
   });
 }
 
-/// Zero points subtracted: one for all, or one for each index of `axis`.
+/// Zero points subtracted.
 Result<std::vector<int64_t>> shifted(const Call& c, const Tensor& t, const Tensor* zero,
                                      int64_t axis) {
   const View<int64_t> v(t);
   std::vector<int64_t> out(v.data(), v.data() + v.size());
   if (!zero) return out;
   const View<int64_t> z(*zero);
-  const int64_t rank = t.rank();
-  if (z.size() != 1 && (rank < 2 || z.size() != t.dims()[rank + axis])) {
-    return c.bad("zero point {} for {}", text(zero->dims()), text(t.dims()));
-  }
-  const int64_t inner = axis == -1 ? 1 : t.dims().empty() ? 1 : t.dims().back();
-  for (int64_t i = 0; i < v.size(); ++i) {
-    int64_t& element = out[i];
-    element = add(element, mul<int64_t>(-1, z.size() == 1 ? z[0] : z[i / inner % z.size()]));
-  }
+  FERRULE_ASSIGN(const Dims dims, of_product(c, *zero, t.dims(), axis));
+  const auto at = positions(t.dims(), broadcast_strides(dims, t.dims()));
+  for (size_t i = 0; i < out.size(); ++i) out[i] = add(out[i], mul<int64_t>(-1, z[at[i]]));
   return out;
 }
 
@@ -254,6 +248,23 @@ Outputs det(const Call& c) {
 }
 
 }  // namespace
+
+Result<Dims> of_product(const Call& c, const Tensor& p, const Dims& matrices, int64_t axis) {
+  const auto rank = std::ssize(matrices);
+  if (p.numel() == 1) return Dims{};
+  Dims dims = p.dims();
+  if (p.rank() == 1 && rank > 1) {  // one of each row or column
+    dims.assign(static_cast<size_t>(rank), 1);
+    dims[static_cast<size_t>(rank + axis)] = p.numel();
+  }
+  bool fits =
+      std::ssize(dims) == rank && rank > 1 && dims[static_cast<size_t>(rank - 3 - axis)] == 1;
+  for (int64_t k = 0; k < rank && fits; ++k)
+    fits = dims[static_cast<size_t>(k)] == 1 ||
+           dims[static_cast<size_t>(k)] == matrices[static_cast<size_t>(k)];
+  if (!fits) return c.bad("a scale or zero point {} for {}", text(p.dims()), text(matrices));
+  return dims;
+}
 
 std::vector<Entry> matmul_table() {
   return {

@@ -197,16 +197,33 @@ Outputs qlinear_conv(const Call& c) {
 
 Outputs qlinear_matmul(const Call& c) {
   const Tensor &a = *c.input(0), &b = *c.input(3), &y_zero = *c.input(7);
-  FERRULE_TRY(need_scalars(c, {1, 2, 4, 5, 6, 7}));
+  FERRULE_TRY(need_scalars(c, {6, 7}));
   if (!is_int(a.dtype()) || !is_int(b.dtype()) || !is_int(y_zero.dtype()))
     return c.unsupported_type(a);
   FERRULE_ASSIGN(const auto s, matmul_shape(c, a.dims(), b.dims()));
-  FERRULE_ASSIGN(const auto left, centred(c, a, c.input(2)));
-  FERRULE_ASSIGN(const auto right, centred(c, b, c.input(5)));
+  auto matrix = [&](size_t slot, int64_t axis) -> Result<std::vector<int64_t>> {
+    const Tensor &t = *c.input(slot), &zero = *c.input(slot + 2);
+    FERRULE_ASSIGN(const Dims dims, of_product(c, zero, t.dims(), axis));
+    const auto at = positions(t.dims(), broadcast_strides(dims, t.dims()));
+    std::vector<int64_t> out(at.size());
+    for (size_t i = 0; i < out.size(); ++i)
+      out[i] = t.at_i64(static_cast<int64_t>(i)) - zero.at_i64(at[i]);
+    return out;
+  };
+  FERRULE_ASSIGN(const auto left, matrix(0, -2));
+  FERRULE_ASSIGN(const auto right, matrix(3, -1));
   const auto sums = matmul(s, left.data(), right.data());
-  const double scale = c.input(1)->at_f64(0) * c.input(4)->at_f64(0) / c.input(6)->at_f64(0);
+  FERRULE_ASSIGN(Dims of_a, of_product(c, *c.input(1), a.dims(), -2));
+  FERRULE_ASSIGN(Dims of_b, of_product(c, *c.input(4), b.dims(), -1));
+  // A vector has no axis in the result.
+  if (b.rank() == 1 && !of_a.empty()) of_a.pop_back();
+  if (a.rank() == 1 && !of_b.empty()) of_b.erase(of_b.end() - 2);
+  const auto in_a = positions(s.out, broadcast_strides(of_a, s.out)),
+             in_b = positions(s.out, broadcast_strides(of_b, s.out));
   std::vector<double> y(sums.size());
   for (size_t i = 0; i < y.size(); ++i) {
+    const double scale =
+        c.input(1)->at_f64(in_a[i]) * c.input(4)->at_f64(in_b[i]) / c.input(6)->at_f64(0);
     y[i] =
         quantise(static_cast<double>(sums[i]) * scale, y_zero.at_f64(0), range_of(y_zero.dtype()));
   }

@@ -14,17 +14,8 @@ constexpr double kMostPixels =
 
 Result<Resampling> resampling(const Call& c) {
   Resampling r = Resampling::of(c.n.attrs);
-  auto one_of = [&](std::string_view name, const std::string& v,
-                    std::initializer_list<std::string_view> all) -> Status {
-    if (!contains(all, v)) return c.bad_attr(name, "unknown value \"{}\"", escape(v));
-    return {};
-  };
-  FERRULE_TRY(one_of("mode", r.mode, {"nearest", "linear", "cubic"}));
-  FERRULE_TRY(one_of("nearest_mode", r.nearest,
-                     {"round_prefer_floor", "round_prefer_ceil", "floor", "ceil"}));
-  FERRULE_TRY(one_of("coordinate_transformation_mode", r.coordinates,
-                     {"half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners",
-                      "asymmetric", "tf_crop_and_resize"}));
+  if (const std::string_view name = r.unknown(); !name.empty())
+    return c.bad_attr(name, "unknown value \"{}\"", escape(c.n.attrs.s(name)));
   return r;
 }
 

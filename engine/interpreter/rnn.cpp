@@ -2,6 +2,7 @@
 #include <functional>
 
 #include "engine/interpreter/internal.h"
+#include "engine/semantics/rnn_activations.h"
 
 namespace ferrule::interp {
 namespace {
@@ -13,13 +14,10 @@ double sigmoid(double x) {
   return x >= 0 ? 1 / (1 + std::exp(-x)) : std::exp(x) / (1 + std::exp(x));
 }
 
-/// `given`: whether alpha and beta stand in the model.
-Result<Activation> activation(const Call& c, std::string name, std::optional<double> alpha,
-                              std::optional<double> beta) {
-  std::transform(name.begin(), name.end(), name.begin(),
-                 [](unsigned char ch) { return std::tolower(ch); });
-  const auto a = [&](double otherwise) { return alpha.value_or(otherwise); };
-  const auto b = [&](double otherwise) { return beta.value_or(otherwise); };
+Result<Activation> activation(const Call& c, const RnnActivation& of) {
+  const std::string& name = of.name;
+  const auto a = [&](double otherwise) { return of.alpha.value_or(otherwise); };
+  const auto b = [&](double otherwise) { return of.beta.value_or(otherwise); };
   if (name == "sigmoid") return Activation(sigmoid);
   if (name == "tanh") return Activation([](double x) { return std::tanh(x); });
   if (name == "relu") return Activation([](double x) { return x < 0 ? 0 : x; });
@@ -140,10 +138,9 @@ Result<Cell> cell(const Call& c, int64_t gates, size_t functions,
     return v ? *v : Row{};
   };
   const Row alpha = numbers("activation_alpha"), beta = numbers("activation_beta");
-  for (size_t k = 0; k < functions * static_cast<size_t>(s.dirs); ++k) {
-    FERRULE_ASSIGN(
-        auto f, activation(c, names[k], k < alpha.size() ? std::optional(alpha[k]) : std::nullopt,
-                           k < beta.size() ? std::optional(beta[k]) : std::nullopt));
+  names.resize(functions * static_cast<size_t>(s.dirs));
+  for (const RnnActivation& a : rnn_activations(names, alpha, beta)) {
+    FERRULE_ASSIGN(auto f, activation(c, a));
     s.f.push_back(std::move(f));
   }
   s.w = doubles(w), s.r = doubles(r), s.x = doubles(x);

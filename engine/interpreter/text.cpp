@@ -1,10 +1,12 @@
 // Operators on texts (UTF-8), and the counts of their n-grams.
 #include <locale.h>
+#include <stdlib.h>
 #include <wctype.h>
 
 #include <map>
 #include <set>
 
+#include "engine/graph/operator_name.h"
 #include "engine/interpreter/internal.h"
 #include "engine/interpreter/regex.h"
 
@@ -31,10 +33,9 @@ Outputs string_concat(const Call& c) {
   return one(Tensor(*dims, std::move(out)));
 }
 
-}  // namespace
-
 Outputs equal_texts(const Call& c) {
   const Tensor &a = *c.input(0), &b = *c.input(1);
+  if (a.dtype() != DType::string) return c.unsupported_type(a);
   if (b.dtype() != DType::string) return c.unsupported_type(b);
   const auto dims = broadcast(a.dims(), b.dims());
   if (!dims) return c.bad("{} and {} do not broadcast", text(a.dims()), text(b.dims()));
@@ -44,6 +45,97 @@ Outputs equal_texts(const Call& c) {
   std::vector<int64_t> out(from_a.size());
   for (size_t i = 0; i < out.size(); ++i) out[i] = a.strings()[from_a[i]] == b.strings()[from_b[i]];
   return one(store(DType::boolean, *dims, out));
+}
+
+Outputs where_texts(const Call& c) {
+  const Tensor &which = *c.input(0), &a = *c.input(1), &b = *c.input(2);
+  if (which.dtype() != DType::boolean) return c.unsupported_type(which);
+  if (a.dtype() != DType::string) return c.unsupported_type(a);
+  if (b.dtype() != DType::string) return c.unsupported_type(b);
+  auto dims = broadcast(a.dims(), b.dims());
+  if (dims) dims = broadcast(*dims, which.dims());
+  if (!dims)
+    return c.bad("{}, {} and {} do not broadcast", text(which.dims()), text(a.dims()),
+                 text(b.dims()));
+  FERRULE_TRY(c.fits(DType::u64, *dims));
+  const auto from_a = positions(*dims, broadcast_strides(a.dims(), *dims)),
+             from_b = positions(*dims, broadcast_strides(b.dims(), *dims)),
+             from = positions(*dims, broadcast_strides(which.dims(), *dims));
+  Texts out(from.size());
+  for (size_t i = 0; i < out.size(); ++i)
+    out[i] = which.at_i64(from[i]) ? a.strings()[from_a[i]] : b.strings()[from_b[i]];
+  return one(Tensor(*dims, std::move(out)));
+}
+
+/// Numbers as ONNX Runtime writes them: floats with 8 significant digits.
+Outputs to_texts(const Call& c, const Tensor& x) {
+  FERRULE_TRY(c.fits(DType::u64, x.dims()));
+  Texts out;
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    if (!is_float(x.dtype())) {
+      out.push_back(x.dtype() == DType::u64 ? std::to_string(static_cast<uint64_t>(x.at_i64(i)))
+                                            : std::to_string(x.at_i64(i)));
+      continue;
+    }
+    const double d = x.at_f64(i);
+    if (std::isnan(d))
+      out.emplace_back("NaN");
+    else if (std::isinf(d))
+      out.emplace_back(d < 0 ? "-INF" : "INF");
+    else
+      out.push_back(fmt::format("{:.8g}", d));
+  }
+  return one(Tensor(x.dims(), std::move(out)));
+}
+
+/// The number that the text begins with.
+Outputs from_texts(const Call& c, const Tensor& x, DType to) {
+  static const locale_t kPlain = newlocale(LC_ALL_MASK, "C", nullptr);
+  const bool real = is_float(to);
+  if (!real && !is_int(to) && to != DType::boolean) return c.unsupported_type(x);
+  FERRULE_TRY(c.fits(DType::f64, x.dims()));
+  std::vector<double> floats;
+  std::vector<int64_t> whole;
+  for (const std::string& s : x.strings()) {
+    const char* begin = s.c_str();
+    char* end = nullptr;
+    errno = 0;
+    if (real)
+      floats.push_back(strtod_l(begin, &end, kPlain));
+    else if (is_unsigned_int(to))
+      whole.push_back(static_cast<int64_t>(std::strtoull(begin, &end, 10)));
+    else
+      whole.push_back(std::strtoll(begin, &end, 10));
+    if (end == begin || (!real && errno == ERANGE))
+      return c.bad("\"{}\" is no number of {}", escape(s), name(to));
+    if (to == DType::boolean) whole.back() = whole.back() != 0;
+  }
+  return one(real ? store(to, x.dims(), floats) : store(to, x.dims(), whole));
+}
+
+}  // namespace
+
+bool has_texts(const Call& c) {
+  return (c.n.op == "Cast" && c.n.attrs.i("to") == static_cast<int64_t>(DType::string)) ||
+         std::ranges::any_of(c.in, [](const Tensor* t) { return t && t->dtype() == DType::string; });
+}
+
+Outputs pointwise_texts(const Call& c) {
+  const std::string& op = c.n.op.text();
+  FERRULE_TRY(c.need(op == "Where" ? 3 : op == "Cast" || op == "Identity" ? 1 : 2));
+  if (op == "Equal") return equal_texts(c);
+  if (op == "Where") return where_texts(c);
+  if (op == "Identity") return one(*c.in[0]);
+  if (op == "Cast" || op == "CastLike") {
+    const DType to =
+        op == "Cast" ? static_cast<DType>(c.n.attrs.i("to")) : c.input(1)->dtype();
+    const Tensor& x = *c.in[0];
+    if (to == x.dtype()) return one(x);
+    return to == DType::string ? to_texts(c, x) : from_texts(c, x, to);
+  }
+  for (const Tensor* t : c.in)
+    if (t && t->dtype() == DType::string) return c.unsupported_type(*t);
+  return c.unsupported_type(*c.in[0]);
 }
 
 namespace {

@@ -45,6 +45,7 @@ Result<Imported> finish(std::unique_ptr<Model> m, ExternalRoots roots, const Imp
   FERRULE_TRY(out.graph.sort());
   if (!options.normalize) return out;
   FERRULE_TRY(normalize(out.graph, ops, &out.notes));
+  FERRULE_TRY(check_types(out.graph));
   FERRULE_TRY(verify(out.graph));
   return out;
 }

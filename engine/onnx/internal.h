@@ -65,6 +65,9 @@ const onnx::OpSchema* schema_of(const std::string& op, int64_t opset, const std:
 /// `notes`).
 Status check_structure(Model& m, const Functions& functions, const Semantics& ops,
                        const Limits& limits, std::vector<std::string>& notes);
+/// errors: bad_type, an input of an element type that its operator does not take, or two that
+/// are to have one and do not. Nothing is said of types that are not known.
+Status check_types(const Graph& g);
 /// onnx's own checker, without its exceptions and its look at external files.
 Status run_checker(Model& m, const Functions& functions, const Semantics& ops);
 

@@ -63,8 +63,10 @@ OperandSchema operand_of(const onnx::OpSchema::FormalParameter& p) {
   for (const auto& type : p.GetTypes())
     if (auto t = element_type(*type)) out.types.push_back(*t);
   std::ranges::sort(out.types);
+  out.texts = p.GetTypes().contains(onnx::Utils::DataTypeUtils::ToType("tensor(string)"));
   out.optional = p.GetOption() == onnx::OpSchema::Optional;
   out.variadic = p.GetOption() == onnx::OpSchema::Variadic;
+  out.mixed = out.variadic && !p.GetIsHomogeneous();
   return out;
 }
 

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/base/contains.h"
 #include "engine/graph/graph.h"
 
 namespace ferrule {
@@ -39,7 +40,10 @@ struct AttributeSchema {
 struct OperandSchema {
   std::string name, variable;
   std::vector<DType> types;  ///< numeric types and bool; empty: none of these
+  bool texts = false;  ///< also of strings
   bool optional = false, variadic = false;
+  bool mixed = false;  ///< variadic, each of a type of its own
+  bool takes(DType t) const { return t == DType::string ? texts : contains(types, t); }
 };
 struct OperatorSchema {
   std::vector<AttributeSchema> attributes;

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "engine/base/diagnostics.h"
+#include "engine/base/native_type.h"
 #include "engine/contract/accepts.h"
 #include "engine/graph/compare.h"
 #include "engine/interpreter/interpreter.h"
@@ -112,8 +113,25 @@ int64_t longest_sequence(const Graph& g, ValueId v) {
   return 0;
 }
 
+bool has_long_axis(const Graph& g) {
+  constexpr int64_t kLong = 2500;
+  return std::ranges::any_of(g.inputs(), [&](ValueId v) {
+    const auto& s = g.value(v).type.shape;
+    return s && std::ranges::any_of(*s, [](const Dim& d) { return d.value_or(0) > kLong; });
+  });
+}
+
+/// The tensor with another last element.
+Tensor with_last(const Tensor& t, double last) {
+  auto [out, bytes] = Tensor::allocate(t.dtype(), t.dims());
+  std::memcpy(bytes, t.data(), static_cast<size_t>(t.bytes()));
+  Tensor::put(t.dtype(), bytes, t.numel() - 1, last);
+  return out;
+}
+
 /// Inputs for one round; every symbol has one value in all of them.
 std::vector<Tensor> inputs_of(const Graph& g, const Round& round, Draw& draw) {
+  constexpr int64_t kLong = 30000;
   constexpr std::array<int64_t, 4> kPrimes{3, 5, 2, 7};
   std::map<std::string, int64_t> open;
   auto size = [&](const Dim& d) {
@@ -136,6 +154,9 @@ std::vector<Tensor> inputs_of(const Graph& g, const Round& round, Draw& draw) {
                      : extreme && is_int(t.dtype) && size_bits(t.dtype) % 8 == 0
                          ? extreme_tensor(t.dtype, dims, draw)
                          : drawn_tensor(t.dtype, dims, draw, round.values));
+    // Where something stands in a long tensor may be more than a short type holds.
+    if (inputs.back().numel() > kLong && is_native(t.dtype) && draw.chance(50))
+      inputs.back() = with_last(inputs.back(), 10);
   }
   return inputs;
 }
@@ -256,7 +277,7 @@ class Comparison {
       limits.memory_bytes = limits.memory_bytes > 0 ? std::min(limits.memory_bytes, bytes) : bytes;
     };
     bounded(limits_, 1 << 24);
-    bounded(small_, 1 << 17);
+    bounded(small_, has_long_axis(before) ? 1 << 22 : 1 << 17);
     open_ = pools_padding(before, *ctx.ops);
     sizes_open_ = std::ranges::any_of(before.order(), [&](NodeId n) {
       const auto* x = pooled(before, before.node(n), *ctx.ops);

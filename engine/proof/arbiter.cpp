@@ -25,6 +25,8 @@ constexpr double kUlpsOfTerm = 1.0 / 8;
 constexpr double kLost = 32;
 /// How near what is left comes to the f64 value where the other graph has lost it, relative to it.
 constexpr double kNear = 1e-2;
+/// The same where the graph before is as far off: one digit of a subnormal number is half of it.
+constexpr double kFewDigits = 0.5;
 
 /// Evaluates a graph in f64, exactly or (noise) with everything a little off.
 class Evaluator {
@@ -253,11 +255,13 @@ class Output {
   bool done() const { return open_.empty(); }
   /// What is finite and was not is what underflow took from the graph before: the logarithm of a 0
   /// that is none; or what is near the f64 value where nothing was left of it, or less than that.
-  void forgive_lost() {
+  /// `few_digits`: of some number few digits are left, so that either may be as far off.
+  void forgive_lost(bool few_digits) {
     std::erase_if(open_, [&](const Element& e) {
       const double want = want_.at_f64(e.at), got = got_.at_f64(e.at), truth = truth_.at_f64(e.at);
       const double off = std::abs(got - truth);
-      return std::isfinite(got) && off <= kNear * std::abs(truth) &&
+      const double near = few_digits && std::isfinite(want) ? kFewDigits : kNear;
+      return std::isfinite(got) && off <= near * std::abs(truth) &&
              (!std::isfinite(want) || off <= std::abs(want - truth));
     });
   }
@@ -397,7 +401,7 @@ std::string unexplained(const ArbiterCase& c, const Semantics& ops, const Limits
     if (was.overflow || is.overflow || was.undefined || is.undefined ||
         (c.ordinary && was.underflow))
       return "";
-    if (was.underflow || was.subnormal) outputs[k].forgive_lost();
+    if (was.underflow || was.subnormal) outputs[k].forgive_lost(was.subnormal);
     if (outputs[k].done()) continue;
     return told(k, outputs[k].first());
   }

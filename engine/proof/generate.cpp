@@ -201,7 +201,8 @@ class Walk {
       for (ValueId v : it->second) out.push_back({v});
       return true;
     }
-    for (int64_t n = draw_.below(draw_.chance(10) ? 8 : 4); n > 0; --n)
+    const int64_t many = propose_.count(draw_.below(draw_.chance(10) ? 8 : 4));
+    for (int64_t n = many; n > 0; --n)
       out.push_back(OperandDraw::of_name(e));
     return true;
   }
@@ -283,6 +284,41 @@ void put_producers(Graph& g, const std::string& op, const Semantics& ops, Propos
   }
 }
 
+/// Lets operators read some values beside the match: its results, which then are the graph's or
+/// not, and what it reads itself.
+void put_readers(Graph& g, const Hints& hints, const Semantics& ops, Proposer& propose,
+                 Draw& draw) {
+  static const std::vector<std::string> kAny{"Neg", "Abs", "Add", "Mul", "Relu", "Identity"};
+  const std::vector<ValueId> results = g.outputs();
+  std::vector<ValueId> outside = g.inputs();
+  const std::vector<ValueId> constants = g.constants();
+  outside.insert(outside.end(), constants.begin(), constants.end());
+  std::vector<ValueId> read;
+  for (ValueId v : results)
+    if (draw.chance(75)) read.push_back(v);
+  if (draw.chance(35) && !outside.empty()) read.push_back(draw.of(outside));
+  World world;
+  for (ValueId v : read) {
+    if (!g.value(v).type.known()) continue;
+    world.base = *g.value(v).type.shape;
+    world.dtype = g.value(v).type.dtype;
+    bool stays = !contains(results, v) || draw.chance(25);
+    for (int64_t n = propose.count(draw.between(int64_t{1}, int64_t{4})); n > 0; --n) {
+      NodeDraw nodes(g, world, ops, propose, draw);
+      const bool named = !hints.readers.empty() && draw.chance(90);
+      const ValueId made = nodes.reader(draw.of(named ? hints.readers : kAny), v);
+      if (!made) continue;
+      const std::vector<ValueId> now = g.outputs();
+      const auto at = std::ranges::find(now, v);
+      if (stays || at == now.end())
+        g.add_output(made);
+      else
+        g.set_output(static_cast<size_t>(at - now.begin()), made);
+      stays = true;
+    }
+  }
+}
+
 /// A size becomes another wherever it stands in inputs and constants (-1: every size that is open),
 /// with `multiples` those that hold it as a factor, too, and with `lists` where lists of integers
 /// name one.
@@ -321,8 +357,9 @@ void rescale(Graph& g, int64_t from, int64_t to, bool multiples, bool lists) {
 bool small(const Graph& g) {
   return std::ranges::all_of(g.values(), [&](ValueId v) {
     const auto& [dtype, shape] = g.value(v).type;
-    const int64_t most = dtype == DType::f64 ? 512 : 2 * kElements;
-    return !shape || (shape->size() <= kRank && elements(*shape) <= most);
+    if (!shape) return true;
+    if (shape->size() > kRank) return false;
+    return dtype == DType::f64 ? elements(*shape) <= 512 : has_room(*shape, 2);
   });
 }
 
@@ -339,12 +376,22 @@ Generator::Generator(const Rule& rule, const ProofContext& ctx, const Hints& hin
 std::unique_ptr<Graph> Generator::next() {
   auto g = Walk(rule_, ctx_, propose_, draw_).run();
   if (!g || (rule_.kind == RuleKind::merge && !infer_again(*ctx_.ops, *g))) return nullptr;
+  static const std::vector<std::string> kAny{"Neg", "Abs", "Relu", "Identity"};
+  bool more = false;
   if (asks_producers_ && draw_.chance(70)) {
     put_producers(*g, draw_.of(hints_.operators), *ctx_.ops, propose_, draw_);
-    g->remove_dead();
-    if (!infer_again(*ctx_.ops, *g)) return nullptr;
+    more = true;
+  } else if (hints_.surroundings && draw_.chance(20)) {
+    put_producers(*g, draw_.of(kAny), *ctx_.ops, propose_, draw_);
+    more = true;
   }
-  return g;
+  if (hints_.surroundings && draw_.chance(65)) {
+    put_readers(*g, hints_, *ctx_.ops, propose_, draw_);
+    more = true;
+  }
+  if (!more) return g;
+  g->remove_dead();
+  return infer_again(*ctx_.ops, *g) ? std::move(g) : nullptr;
 }
 
 /// Null: it is no valid graph, or too large a one.
@@ -420,7 +467,12 @@ bool Generator::rescale_one(Graph& g) {
       g.set_type(v, std::move(t));
     }
   } else {
-    rescale(g, draw_.of(sizes), propose_.another_size(), draw_.chance(40), draw_.chance(60));
+    constexpr int64_t kLong = 1000;
+    const int64_t from = draw_.of(sizes), to = propose_.another_size();
+    if (to > kLong)  // beside it there is room for nothing else
+      for (const int64_t other : std::set<int64_t>(sizes.begin(), sizes.end()))
+        if (other != from && other > 1) rescale(g, other, 1, false, false);
+    rescale(g, from, to, draw_.chance(40), draw_.chance(60));
   }
   return true;
 }

@@ -4,6 +4,7 @@
 #include <optional>
 #include <set>
 
+#include "engine/proof/hints.h"
 #include "engine/rule/expr_ast.h"
 
 namespace ferrule {
@@ -159,7 +160,7 @@ Part limit(const Part& e, bool holds) {
 }
 
 void numbers_in(const Expr& e, std::set<int64_t>& out) {
-  if (const auto n = number(e); n && *n > -64 && *n <= 2048) {
+  if (const auto n = number(e); n && *n > -64 && *n <= kMostElements) {
     for (int64_t by : {-1, 0, 1}) out.insert(*n + by);
     return;
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "engine/base/diagnostics.h"
 #include "engine/onnx/schema.h"
@@ -12,9 +13,13 @@ namespace {
 
 class HintCollector {
  public:
-  explicit HintCollector(Hints& out) : out_(out) {}
+  HintCollector(Hints& out, const Semantics& ops) : out_(out), ops_(ops) {}
 
   void expression(const Expr& e) {
+    static const std::set<std::string, std::less<>> kSurroundings{"uses", "users_all", "is_output",
+                                                                  "is_input", "depends"};
+    if (e.kind == Expr::Kind::call && kSurroundings.contains(e.name)) out_.surroundings = true;
+    if (e.kind == Expr::Kind::call && e.name == "users_all" && e.args.size() > 1) readers(*e.args[1]);
     if (e.kind == Expr::Kind::literal) literal(e.literal);
     if (e.kind == Expr::Kind::list) list(e);
     for (const ExprPtr& a : e.args) expression(*a);
@@ -43,6 +48,21 @@ class HintCollector {
   }
 
  private:
+  /// "Conv|Relu|@activation".
+  void readers(const Expr& e) {
+    const auto* all = std::get_if<std::string>(&e.literal.v);
+    if (e.kind != Expr::Kind::literal || !all) return;
+    for (size_t at = 0; at <= all->size();) {
+      const size_t end = std::min(all->find('|', at), all->size());
+      const std::string one = all->substr(at, end - at);
+      at = end + 1;
+      if (operator_schema("", one)) out_.readers.push_back(one);
+      if (!one.starts_with('@')) continue;
+      for (const auto& [key, f] : ops_.all())
+        if (contains(f.classes, one.substr(1)) && operator_schema("", key))
+          out_.readers.push_back(key);
+    }
+  }
   static size_t modes(const PatternExpr& e, const std::string& op) {
     size_t all = 1;
     if (const OperatorSchema* s = operator_schema("", op))
@@ -83,6 +103,7 @@ class HintCollector {
   }
 
   Hints& out_;
+  const Semantics& ops_;
 };
 
 /// By "Operator.attribute", else by the attribute alone; empty: neither is there.
@@ -98,34 +119,58 @@ const std::vector<T>& of_attribute(const std::map<std::string, std::vector<T>, s
 /// Whether it makes numbers of another type.
 bool rounds(const PatternExpr& e) { return contains(e.ops, "Cast") || contains(e.ops, "CastLike"); }
 
+/// Whether it makes integers of 16 bits.
+bool to_words(const PatternExpr& e) {
+  return contains(e.ops, "Cast") && std::ranges::any_of(e.attrs, [](const AttrPattern& a) {
+           const auto* to = std::get_if<int64_t>(&a.literal);
+           return a.name == "to" && a.kind == AttrPattern::Kind::literal && to &&
+                  (*to == static_cast<int64_t>(DType::i16) ||
+                   *to == static_cast<int64_t>(DType::u16));
+         });
+}
+
+/// The largest number that may say how many bytes a tensor has.
+constexpr double kBytes = 8.0 * kMostElements;
+
 }  // namespace
 
-Hints hints_of(const Rule& rule, const std::vector<const Graph*>& cases) {
+Hints hints_of(const Rule& rule, const std::vector<const Graph*>& cases, const Semantics& ops) {
   Hints out;
   out.numbers = {0, 1, 2, 0.5, -1};
-  HintCollector collect(out);
+  HintCollector collect(out, ops);
   for (const Condition& c : rule.where)
     if (c.expr) collect.expression(*c.expr);
   for (const auto& [_, e] : rule.let) collect.expression(*e);
   for (double d : out.numbers)
-    if (d > 3 && d <= 2100 && d == std::floor(d))
-      for (int64_t by : {-1, 0, 1})
-        (d <= 300 ? out.sizes : out.long_sizes).push_back(static_cast<int64_t>(d) + by);
-  bool converts = false;
+    if (d > 3 && d <= kBytes && d == std::floor(d))
+      for (int64_t by : {-1, 0, 1}) {
+        const int64_t n = static_cast<int64_t>(d) + by;
+        (d <= 300    ? out.sizes
+         : d <= 2100 ? out.long_sizes
+                     : out.longest_sizes)
+            .push_back(n);
+        for (const int64_t bytes : {2, 4, 8})  // it may be one of a tensor
+          if (d > 2100 && by) out.longest_sizes.push_back(n / bytes + by);
+      }
+  std::erase_if(out.longest_sizes, [](int64_t n) { return n > kMostElements; });
+  bool converts = false, words = false;
   for (const PatternLine& l : rule.match.lines)
     each_expr(*l.expr, [&](const PatternExpr& e) {
       collect.pattern(e);
       converts |= rounds(e);
+      words |= to_words(e);
     });
   const auto [open, modes] = std::pair(out.open_attributes, out.modes);
   for (const PatternLine& l : rule.rewrite.lines)
     each_expr(*l.expr, [&](const PatternExpr& e) {
       collect.pattern(e);
       converts |= rounds(e);
+      words |= to_words(e);
     });
   // A size, a count or a place that an integer of 8 bits, bf16 or f16 does not hold; and sums of
   // integers that f32 does not.
   if (converts) out.long_sizes.insert(out.long_sizes.end(), {130, 260, 2195});
+  if (words) out.longest_sizes.insert(out.longest_sizes.end(), {32770, 65540});
   out.open_attributes = open, out.modes = modes;
   for (const Graph* g : cases) collect.graph(*g);
   return out;
@@ -139,7 +184,7 @@ const std::vector<std::string>& words_of(std::string_view op, std::string_view a
       {"BitShift.direction", {"LEFT", "RIGHT"}},
       {"Resize.coordinate_transformation_mode",
        {"half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric",
-        "tf_crop_and_resize"}},
+        "tf_crop_and_resize", "tf_half_pixel_for_nn"}},
       {"RoiAlign.coordinate_transformation_mode", {"half_pixel", "output_half_pixel"}},
       {"direction", {"forward", "reverse", "bidirectional"}},
       {"equation",

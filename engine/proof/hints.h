@@ -10,12 +10,18 @@
 
 namespace ferrule {
 
+/// Of a tensor that has one long axis alone, at most.
+inline constexpr int64_t kMostElements = 70000;
+
 struct Hints {
   std::vector<double> numbers;
   std::vector<int64_t> sizes;       ///< about those of the numbers that may bound one
   std::vector<int64_t> long_sizes;  ///< that not all element types of the pattern hold
+  std::vector<int64_t> longest_sizes;  ///< so long that a graph has room for one alone
   std::vector<std::vector<int64_t>> lists;
   std::vector<std::string> operators;  ///< named by conditions: producers and readers
+  std::vector<std::string> readers;    ///< named by conditions as those of a value
+  bool surroundings = false;  ///< conditions ask who reads a value, or whether it is the graph's
   std::map<std::string, std::vector<Attr>, std::less<>>
       attributes;                 ///< by name, what the cases say
   std::vector<Tensor> constants;  ///< of the cases
@@ -23,7 +29,7 @@ struct Hints {
   size_t modes = 1;  ///< combinations of the modes that one operator of the pattern leaves open
 };
 /// `cases`: the graphs of the rule's tests.
-Hints hints_of(const Rule& rule, const std::vector<const Graph*>& cases);
+Hints hints_of(const Rule& rule, const std::vector<const Graph*>& cases, const Semantics& ops);
 
 /// What an attribute of type string may say.
 const std::vector<std::string>& words_of(std::string_view op, std::string_view attribute);

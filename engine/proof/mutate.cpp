@@ -334,6 +334,12 @@ class Mutator {
     for (int64_t& x : to = was) x = more(x, -1);
     change("is one less", to);
     if (t.rank() != 1 || was.empty()) return;
+    for (size_t a = 0; a < was.size() && was.size() <= 6; ++a)
+      for (size_t b = a + 1; b < was.size(); ++b)
+        if (was[a] != was[b]) {
+          std::swap((to = was)[a], to[b]);
+          change("has two elements exchanged", to);
+        }
     for (size_t a = 0; a < was.size() && was.size() <= 4; ++a)
       for (size_t b = 0; b < was.size(); ++b)
         if (a != b && was[a] > 0 && was[b] > 0 && was[a] % 2 == 0) {

@@ -68,6 +68,12 @@ int64_t elements(const Shape& s) {
   return n;
 }
 
+bool has_room(const Shape& s, int64_t times) {
+  const int64_t all = elements(s);
+  if (all <= times * kElements) return true;
+  return all <= kMostElements && std::ranges::any_of(s, [&](const Dim& d) { return d == Dim(all); });
+}
+
 bool well_typed(const Graph& g) {
   return std::ranges::all_of(g.order(), [&](NodeId id) {
     const Node& n = g.node(id);
@@ -218,7 +224,7 @@ bool NodeDraw::types(const Node& n, std::vector<OperandDraw>& in, const std::vec
     } else {
       shape = o.name->shape ? pattern_shape(*o.name->shape, sizes)
                             : propose_.shape(world_, beside, place, way);
-      if (shape.size() > kRank || elements(shape) > kElements) return false;
+      if (shape.size() > kRank || !has_room(shape)) return false;
       if (constant && lengths && !beside.empty() && !beside.front().empty())
         contents = drawn_lengths(t, constant_dims(shape), beside.front()[0].value_or(1), draw_);
       else if (constant)
@@ -306,7 +312,7 @@ std::optional<std::vector<ValueId>> NodeDraw::finish(Node& n) {
   for (size_t k = 0; k < n.outputs.size(); ++k) {
     if (k >= inferred->types.size() || !inferred->types[k].known()) return std::nullopt;
     if (inferred->types[k].shape->size() > kRank ||
-        elements(*inferred->types[k].shape) > 2 * kElements)
+        !has_room(*inferred->types[k].shape, 2))
       return std::nullopt;
   }
   for (size_t k = 0; k < n.outputs.size(); ++k) {
@@ -376,6 +382,44 @@ OperandDraw NodeDraw::alone(OperandDraw o) {
   if (o.name->constant) contents = propose_.contents(world_.dtype, constant_dims(shape), g_);
   give(o, Type{world_.dtype, shape}, std::move(contents));
   return o;
+}
+
+ValueId NodeDraw::reader(const std::string& op, ValueId of) {
+  const OperatorSchema* schema = operator_schema("", op);
+  if (!schema || schema->inputs.empty() || schema->outputs.empty()) return {};
+  static const PatternExpr kOpen = [] {
+    PatternExpr e;
+    e.any_attrs = true;
+    return e;
+  }();
+  std::vector<size_t> slots;
+  for (size_t k = 0; k < schema->inputs.size(); ++k)
+    if (!schema->inputs[k].optional && schema->inputs[k].takes(g_.value(of).type.dtype))
+      slots.push_back(k);
+  if (slots.empty()) return {};
+  const size_t slot = draw_.of(slots);
+  const bool everywhere = draw_.chance(20);
+  std::vector<PatternExpr> names(schema->inputs.size() + 1, kOpen);
+  std::vector<OperandDraw> in;
+  for (size_t k = 0; k < schema->inputs.size(); ++k) {
+    names[k].name = "r" + std::to_string(k);
+    if (k == slot || (everywhere && contains(slots, k)))
+      in.push_back({of});
+    else if (!schema->inputs[k].optional || draw_.chance(20))
+      in.push_back(OperandDraw::of_name(names[k]));
+    else
+      in.push_back({});
+  }
+  if (schema->inputs.back().variadic && draw_.chance(50)) {
+    names.back().name = "more";
+    in.push_back(OperandDraw::of_name(names.back()));
+  }
+  Node n;
+  n.op = op;
+  Bound attrs;
+  Sizes sizes;
+  const auto made = add(std::move(n), in, 1, kOpen, attrs, sizes);
+  return made ? (*made)[0] : ValueId{};
 }
 
 ValueId NodeDraw::producer(const std::string& op, Type type, std::optional<Attrs>& attrs) {

@@ -18,8 +18,10 @@ struct OperandDraw {
   static OperandDraw of_number(const PatternExpr& e) { return {{}, nullptr, &e}; }
 };
 
-/// Of one tensor that is drawn, at most.
+/// Of one tensor that is drawn, at most; those with one long axis alone may have kMostElements.
 inline constexpr int64_t kElements = 2200;
+/// Whether a tensor is so small, or `times` as large.
+bool has_room(const Shape& s, int64_t times = 1);
 /// Of a tensor; a size that is open counts 7.
 int64_t elements(const Shape& s);
 /// Whether an attribute says how the operator computes, not which operands fit it.
@@ -46,6 +48,9 @@ class NodeDraw {
   /// A node of this operator over new inputs whose result has the type; `attrs`: those of the last
   /// one, taken again.
   ValueId producer(const std::string& op, Type type, std::optional<Attrs>& attrs);
+  /// The result of a node of this operator that reads the value in one of its slots, or in all, and
+  /// new values in the others; none: nothing that was tried is valid.
+  ValueId reader(const std::string& op, ValueId of);
 
  private:
   bool types(const Node& n, std::vector<OperandDraw>& in, const std::vector<bool>& fresh,

@@ -41,6 +41,14 @@ int64_t Proposer::another_size() {
   return draw_.between(int64_t{1}, int64_t{11});
 }
 
+int64_t Proposer::count(int64_t usual) {
+  constexpr int64_t kOperands = 70;
+  const std::vector<int64_t>& wanted = aimed_.empty() ? hints_.sizes : aimed_;
+  if (wanted.empty() || !draw_.chance(aimed_.empty() ? 5 : 15)) return usual;
+  const int64_t n = draw_.of(wanted);
+  return n >= 0 && n <= kOperands ? n : usual;
+}
+
 int64_t Proposer::size() {
   constexpr std::array<int64_t, 12> all{2, 3, 4, 5, 1, 2, 3, 4, 6, 7, 8, 0};
   constexpr std::array<int64_t, 4> squares{9, 12, 16, 18};  // and multiples: blocks of channels
@@ -49,6 +57,7 @@ int64_t Proposer::size() {
     if (const int64_t n = draw_.of(aimed_sizes_); n <= kShort || draw_.chance(30)) return n;
   if (!hints_.sizes.empty() && draw_.chance(10)) return draw_.of(hints_.sizes);
   if (!hints_.long_sizes.empty() && draw_.chance(3)) return draw_.of(hints_.long_sizes);
+  if (!hints_.longest_sizes.empty() && draw_.below(100) < 1) return draw_.of(hints_.longest_sizes);
   if (draw_.chance(4)) return squares[static_cast<size_t>(draw_.below(4))];
   return all[static_cast<size_t>(draw_.below(draw_.chance(15) ? 12 : 11))];
 }
@@ -81,8 +90,14 @@ World Proposer::world(const std::vector<DType>& types) {
       many(n + (n > 2 ? draw_.below(4) : 0));
   for (int64_t k = 0; k < rank; ++k) w.base.emplace_back(size());
   // Beside a long axis, short ones: a graph before the rule has little memory.
-  if (std::ranges::any_of(w.base, [](const Dim& d) { return known(d) > 1000; }))
-    for (Dim& d : w.base) d = known(d) > 1000 ? d : Dim(std::min<int64_t>(known(d), 1));
+  int64_t longest = 0;
+  for (const Dim& d : w.base) longest = std::max(longest, known(d));
+  bool seen = false;
+  for (Dim& d : w.base)
+    if (longest > 1000 && (seen || known(d) < longest))
+      d = Dim(std::min<int64_t>(known(d), 1));
+    else
+      seen |= longest > 1000;
   if (draw_.chance(20) && rank > 0) w.base[draw_.below(rank)] = Dim::symbol("N");
   if (draw_.chance(8) && rank > 1) w.base[draw_.below(rank)] = Dim::symbol("M");
   return w;
@@ -322,8 +337,16 @@ std::vector<int64_t> Proposer::list(const Shape& s, const Graph& g, int way) {
     }
     case 18:
       return {};
-    case 19: {
-      for (int k = 0; k < rank; ++k) out.push_back(k);
+    case 19: {  // all axes, or all places along one in any order
+      const bool places = rank && draw_.chance(60);
+      out.resize(static_cast<size_t>(places ? std::max<int64_t>(any_size(), 0) : rank));
+      std::iota(out.begin(), out.end(), 0);
+      if (!places) return out;
+      if (draw_.chance(30)) return permutation(out.size());
+      if (draw_.chance(50)) std::ranges::reverse(out);
+      if (out.size() > 1 && draw_.chance(70))
+        std::swap(out[static_cast<size_t>(draw_.below(std::ssize(out)))],
+                  out[static_cast<size_t>(draw_.below(std::ssize(out)))]);
       return out;
     }
     default: {  // sizes with a few 1, or more axes

@@ -11,7 +11,7 @@
 namespace ferrule {
 
 /// Of a tensor that is drawn, at most.
-inline constexpr size_t kRank = 8;
+inline constexpr size_t kRank = 10;
 
 /// What one instance has in common: its ordinary shape and element type.
 struct World {
@@ -30,6 +30,8 @@ class Proposer {
   void aim(const std::vector<int64_t>& numbers);
   /// One of the sizes that are aimed at; else a small one.
   int64_t another_size();
+  /// How many operands a list has: as many as given, or as conditions ask for.
+  int64_t count(int64_t usual);
   World world(const std::vector<DType>& types);
   /// An element type, one of these where there are any.
   DType element(const std::vector<DType>& types);

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "engine/base/diagnostics.h"
+#include "engine/proof/any_target.h"
 #include "engine/proof/cpu_clock.h"
 #include "engine/proof/samples.h"
 #include "engine/proof/shrink.h"
@@ -87,6 +88,7 @@ class Prover {
       std::erase_if(any->conditions, other);
       rule.kernel = std::move(any);
     }
+    ask_any_target(rule);
     return rule;
   }
   bool in_time() {

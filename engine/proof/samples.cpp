@@ -116,7 +116,7 @@ void Samples::cases() {
   cases_ = all_.size();
   std::vector<const Graph*> graphs;
   for (const Sample& s : all_) graphs.push_back(s.graph.get());
-  hints_ = hints_of(rule_, graphs);
+  hints_ = hints_of(rule_, graphs, *ctx_.ops);
   for (size_t i = 0; i < cases_; ++i)
     for (const Mutation& m : mutations(*all_[i].graph, scope_)) {
       if (!in_time()) return;

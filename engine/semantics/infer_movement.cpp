@@ -7,6 +7,7 @@
 #include "engine/base/join.h"
 #include "engine/graph/operator_name.h"
 #include "engine/semantics/infer_impl.h"
+#include "engine/semantics/resampling.h"
 
 namespace ferrule {
 
@@ -219,7 +220,8 @@ Dim slice_length(const Dim& d, const Dim& start, const Dim& end, int64_t step) {
   }
   auto n = d.constant(), s = start.constant(), e = end.constant();
   if (n && s && e) {
-    int64_t from = std::clamp<int64_t>(*s < 0 ? *s + *n : *s, -1, *n - 1);
+    if (*n == 0) return Dim(0);
+    int64_t from = std::clamp<int64_t>(*s < 0 ? *s + *n : *s, 0, *n - 1);
     int64_t to = *e <= -*n - 1 ? -1 : std::clamp<int64_t>(*e < 0 ? *e + *n : *e, -1, *n - 1);
     if (step <= -INT32_MAX) return Dim(from > to ? 1 : 0);
     return Dim(std::max<int64_t>(0, (from - to - step - 1) / -step));
@@ -442,6 +444,9 @@ Dim scaled(const Dim& d, double scale) {
 
 Status resize(InferenceContext& c) {
   DType type = c.in(0).dtype;
+  if (const std::string_view name = Resampling::of(c.n.attrs).unknown(); !name.empty())
+    return c.wrong(fmt::format("its {} is \"{}\", which ONNX does not have", name,
+                               escape(c.n.attrs.s(name))));
   if (!c.shape(0)) return c.set(0, type);
   Shape out = *c.shape(0);
   std::vector<int64_t> axes = c.n.attrs.ints("axes");

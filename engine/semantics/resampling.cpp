@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/base/contains.h"
+
 namespace ferrule {
 namespace {
 
@@ -11,12 +13,21 @@ double source_coordinate(const ResizeAxis& a, const Resampling& r, double x) {
   const auto in = static_cast<double>(a.in);
   const double resized = a.scale * in;
   if (r.coordinates == "align_corners") return resized == 1 ? 0 : x * (in - 1) / (resized - 1);
-  if (r.coordinates == "asymmetric") return x / a.scale;
+  // Where the scale is a quotient of sizes, what lies on a pixel is not moved beside it by rounding.
+  const auto unscaled = [&](double at) {
+    const auto out = static_cast<double>(a.out);
+    if (a.scale == out / in) return at * in / out;
+    // Scales are f32, and so is what ONNX's reference and its runtime divide by them.
+    return r.mode == "nearest" ? static_cast<float>(at) / static_cast<float>(a.scale)
+                               : at / a.scale;
+  };
+  if (r.coordinates == "asymmetric") return unscaled(x);
   if (r.coordinates == "tf_crop_and_resize") {
     const double span = (a.roi_end - a.roi_begin) * (in - 1);
     return a.roi_begin * (in - 1) + (resized == 1 ? span / 2 : x * span / (resized - 1));
   }
-  const double half = (x + 0.5) / a.scale - 0.5;
+  if (r.coordinates == "tf_half_pixel_for_nn") return unscaled(x + 0.5);
+  const double half = unscaled(x + 0.5) - 0.5;
   if (r.coordinates == "pytorch_half_pixel") return resized == 1 ? -0.5 : half;
   if (r.coordinates == "half_pixel_symmetric")
     return in / 2 * (1 - static_cast<double>(a.out) / resized) + half;
@@ -41,6 +52,19 @@ Resampling Resampling::of(const Attrs& attrs) {
           attrs.f("extrapolation_value", 0),
           attrs.i("exclude_outside") != 0,
           attrs.i("antialias") != 0};
+}
+
+std::string_view Resampling::unknown() const {
+  static constexpr std::string_view kModes[] = {"nearest", "linear", "cubic"};
+  static constexpr std::string_view kNearest[] = {"round_prefer_floor", "round_prefer_ceil",
+                                                  "floor", "ceil"};
+  static constexpr std::string_view kCoordinates[] = {
+      "half_pixel",    "half_pixel_symmetric", "pytorch_half_pixel",
+      "align_corners", "asymmetric",           "tf_crop_and_resize",
+      "tf_half_pixel_for_nn"};  // of opset 11
+  if (!contains(kModes, mode)) return "mode";
+  if (!contains(kNearest, nearest)) return "nearest_mode";
+  return contains(kCoordinates, coordinates) ? "" : "coordinate_transformation_mode";
 }
 
 double cubic_weight(double x, double a) {

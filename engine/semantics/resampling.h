@@ -28,6 +28,8 @@ struct Resampling {
   bool exclude_outside = false, antialias = false;
 
   static Resampling of(const Attrs& attrs);
+  /// The attribute that has a value which ONNX has not, "" if none.
+  std::string_view unknown() const;
   /// Whether the axis is left as it is.
   bool keeps(const ResizeAxis& a) const {
     return a.in == a.out && a.scale == 1 && coordinates != "tf_crop_and_resize";

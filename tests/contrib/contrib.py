@@ -148,6 +148,7 @@ def cases():
     heads = {"num_heads": 2}
     yield "MultiHeadAttention", heads, [query, key, value], ["y"]
     yield "MultiHeadAttention", heads, [query, key, value, bias], ["y"]
+    yield "MultiHeadAttention", heads, [query, key, f32(2, 5, 6), Fixed(f32(22))], ["y"]
     yield "MultiHeadAttention", heads, [query, key, value, bias, integers(np.int32, 2, 5, below=2) | np.eye(1, 5, dtype=np.int32)], ["y"]
     yield "MultiHeadAttention", heads, [query, key, value, bias, None, f32(1, 2, 3, 5)], ["y"]
     yield "MultiHeadAttention", {**heads, "scale": 0.25}, [query, f32(2, 2, 5, 4), f32(2, 2, 5, 4)], ["y"]
@@ -226,6 +227,24 @@ def cases():
         yield "MatMulNBits", {**shape, "accuracy_level": 1}, [f32(3, depth), b, Fixed(f32(6, blocks)), packed, None, Fixed(f32(6))], ["y"]
         if bits < 8:  # ONNX Runtime has no zeros between numbers of 8 bits
             yield "MatMulNBits", shape, [f32(3, depth), b, scales, Fixed(f32(6, blocks, low=0, high=2**bits))], ["y"]
+    for activation, limited, k, rows in (("relu", False, 1, (3,)), ("gelu", False, 2, (2, 3)), ("silu", False, 3, (1,)), ("identity", False, 4, (3,)),
+                                         ("swiglu", False, 2, (3,)), ("swiglu", True, 2, (2, 3))):
+        wide = 2 if activation == "swiglu" else 1
+        shape = {"k": k, "activation_type": activation, "swiglu_fusion": wide - 1, **({"swiglu_limit": 0.5, "activation_alpha": 1.7, "activation_beta": 1.0} if limited else {})}
+        many = int(np.prod(rows))
+        operands = [f32(*rows, 16), f32(many, 4), Fixed(f32(4, 32 * wide, 16)), Fixed(f32(4, 32 * wide)), Fixed(f32(4, 16, 32)), Fixed(f32(4, 16))]
+        yield "MoE", shape, operands, ["y"]
+        yield "MoE", {**shape, "normalize_routing_weights": 1}, [*operands[:3], None, operands[4]], ["y"]
+        for bits, block in ((4, 0), (8, 0), (4, 16), (2, 16)):  # of 8 bits in blocks ONNX Runtime rounds the activations
+            depths, quantized = (16, 32), []
+            for out, depth in zip((32 * wide, 16), depths):
+                each = (depth // block,) if block else ()
+                packed = (4, out, -(-depth // block * bits // 8)) if block else (4, -(-out * bits // 8))
+                quantized.append([Fixed(integers(U8, 4, out, depth * bits // 8)), Fixed(f32(4, out, *each, low=0.01, high=0.05)), Fixed(integers(U8, *packed))])
+            (q1, s1, z1), (q2, s2, z2) = quantized
+            mixed = {**shape, "expert_weight_bits": bits, **({"block_size": block} if block else {})}
+            yield "QMoE", mixed, [*operands[:2], q1, s1, operands[3], q2, s2, operands[5]], ["y"]
+            yield "QMoE", {**mixed, "normalize_routing_weights": 1}, [*operands[:2], q1, s1, None, q2, s2, None, None, None, None, z1, z2, None, f32(many, 4, low=0.1)], ["y"]
     for kind, (depth, width, block) in itertools.product((0, 1), ((32, 8, 16), (40, 3, 16), (30, 3, 32), (25, 3, 16))):
         yield "MatMulBnb4", {"K": depth, "N": width, "block_size": block, "quant_type": kind}, \
             [f32(3, depth), Fixed(integers(U8, -(-width * depth // 2))), Fixed(f32(-(-width * depth // block)))], ["y"]
@@ -385,6 +404,14 @@ def refused():
     yield "MatMulNBits", {**shape, "weight_prepacked": 1}, [f32(3, 32), b, scales], ["y"], "weight_prepacked"
     yield "MatMulBnb4", {"K": 32, "N": 8, "block_size": 16, "quant_type": 1, "transB": 0}, [f32(3, 32), Fixed(integers(U8, 128)), Fixed(f32(16))], ["y"], "transB"
     yield "CDist", {"metric": "cosine"}, [f32(3, 2), f32(4, 2)], ["y"], "metric"
+    experts = [f32(3, 16), f32(3, 2), Fixed(f32(2, 8, 16)), None, Fixed(f32(2, 16, 8))]
+    yield "MoE", {"use_sparse_mixer": 1, "k": 2}, experts, ["y"], "use_sparse_mixer"
+    yield "MoE", {"activation_type": "swiglu"}, experts, ["y"], "fc3"
+    yield "MoE", {"activation_type": "tanh"}, experts, ["y"], "activation"
+    numbers = [*experts[:2], Fixed(integers(U8, 2, 8, 8)), Fixed(f32(2, 8)), None, Fixed(integers(U8, 2, 16, 4)), Fixed(f32(2, 16))]
+    yield "QMoE", {"quant_type": "fp4"}, numbers, ["y"], "quant_type"
+    yield "QMoE", {"weights_prepacked": 1}, numbers, ["y"], "weights_prepacked"
+    yield "QMoE", {"expert_weight_bits": 3}, numbers, ["y"], "bits"
 
 
 def model_of(op, attributes, operands, results):

@@ -176,6 +176,28 @@ TEST_CASE("hostile: types and tensors") {
   CHECK(str(r->graph.value(r->graph.outputs()[0]).type) == "f32[2,3]");
 }
 
+TEST_CASE("hostile: element types that an operator does not take") {
+  auto m = [](const std::string& graph) { return code_of(import_text("g (" + graph + "}")); };
+  auto said = [](const std::string& graph) { return message_of(import_text("g (" + graph + "}")); };
+  CHECK(m("int64[2] x) => (int64[2] y) { y = Softmax(x)") == "bad_type");
+  CHECK(m("string[2] x) => (string[2] y) { y = Relu(x)") == "bad_type");
+  CHECK(m("string[2] x) => (string[2] y) { y = Identity(x)") == "fine");
+  CHECK(m("float[2] x, float[2] i) => (float[2] y) { y = Gather(x, i)") == "bad_type");
+  CHECK(m("float[2] x, int32[2] i) => (float[2] y) { y = Gather(x, i)") == "fine");
+  CHECK(m("float[2] x, float16[2] z) => (float[2] y) { y = Concat<axis=0>(x, z)") == "bad_type");
+  CHECK(m("float[2] x, float[2] z) => (float[4] y) { y = Concat<axis=0>(x, z)") == "fine");
+  CHECK(said("float[2] x, int64[2] z) => (float[2] y) { [sum] y = Add(x, z)") ==
+        "node \"sum\": input 0 of Add is f32 and input 1 is i64: ONNX wants one type");
+  // A loop carries what it likes, and nested graphs are looked at, too.
+  const std::string loop =
+      "float[2] x, int64[1] z, int64 n, bool c) => (float[2] y, int64[1] w) { y, w = Loop(n, c, x, "
+      "z)<body = b (int64 i, bool d, float[2] p, int64[1] q) => (bool e, float[2] r, int64[1] s) { "
+      "e = Identity(d) ";
+  CHECK(m(loop + "r = Relu(p) s = Neg(q) }>") == "fine");
+  CHECK(m(loop + "r = Relu(p) s = Floor(q) }>") == "bad_type");
+  CHECK(m("seq(float[2]) x, int64 i) => (float[2] y) { y = SequenceAt(x, i)") == "fine");
+}
+
 TEST_CASE("hostile: attributes") {
   auto m = [](const char* body, const char* inputs = "float[1,4,8,8] x") {
     return code_of(import_text(std::string("g (") + inputs + ") => (float[] y) {" + body + "}"));

@@ -36,13 +36,16 @@ std::string failure(const RuleTestReport& r) {
 }
 
 std::string caught(const std::string& match, const std::string& rewrite, const std::string& model,
-                   const std::string& more = "", const std::string& numerics = "exact") {
+                   const std::string& more = "", const std::string& numerics = "exact",
+                   double seconds = 5) {
   auto r = rule("seeded", "kind: rewrite\nphase: fold\nnumerics: " + numerics + "\n" + more +
                               "match: |\n  " + match + "\nrewrite: |\n  " + rewrite +
                               "\ntests:\n  fires:\n    - |\n      " + model + "\n");
   RuleTestReport t = run_rule_tests(*r, proof_context());
   if (!t.passed()) return "case";
-  RewriteProof p = prove_rewrite(*r, proof_context());
+  ProofContext context = proof_context();
+  context.seconds = seconds;
+  RewriteProof p = prove_rewrite(*r, context);
   return p.wrong.empty() ? "" : "proof";
 }
 
@@ -196,6 +199,44 @@ TEST_CASE("mistakes that only two changes at once bring to light") {
                "Pad(a, p) o = Relu(b) }") == "proof");
 }
 
+TEST_CASE("questions about the target and names decide nothing in a proof") {
+  for (const char* asks :
+       {"cc >= 8.9", "device == gpu", "target ~ 'sm_*'", "cores > 12", "l2_bytes > 8388608",
+        "isa('avx512f')", "not isa('avx512f')", "has_kernel('attention', f16)",
+        "profile == tensorrt", "accepts_strided(y)", "name(c) ~ '/layer1/*'",
+        "if device == gpu then rank(x) >= 0 else equal_const(c, d)",
+        "device == gpu implies equal_const(c, d)", "not (cc == 0 and not equal_const(c, d))",
+        "any(k in [1]: cores > 100)"}) {
+    INFO(asks);
+    CHECK(caught("y = Sub(Add(x, c!), d!)", "y = x",
+                 "g (int32[3] i) => (int32[3] o) <int32 p = {3}, int32 q = {3}> { t = Add(i, p) o "
+                 "= Sub(t, q) }",
+                 fmt::format("types: [i32]\nwhere:\n  - {{id: size, sound: \"numel(c) == 1 and "
+                             "same_shape(x, y)\", why: \"no\"}}\n  - {{id: asks, sound: \"({}) or "
+                             "equal_const(c, d)\", why: \"no\"}}\n",
+                             asks)
+                     .c_str(),
+                 "exact", 0.5) == "proof");
+  }
+  // A name of the pattern is not the target's, and two names that are the same are one value.
+  ProofContext short_one = proof_context();
+  short_one.seconds = 1;
+  const auto right = [&](const char* cores) {
+    return prove_rewrite(
+               *rule("right", fmt::format("kind: rewrite\nphase: fold\nnumerics: exact\ntypes: "
+                                          "[i32]\nmatch: |\n  y = Sub(Add(x, cores!), "
+                                          "d!)\nwhere:\n  - {{id: zero, sound: \"{}\", why: "
+                                          "\"no\"}}\nrewrite: |\n  y = x\ntests:\n  fires:\n    - "
+                                          "|\n      g (int32[3] i) => (int32[3] o) <int32 p = {{3}}> "
+                                          "{{ t = Add(i, p) o = Sub(t, p) }}\n",
+                                          cores)),
+               short_one)
+        .holds();
+  };
+  CHECK(right("numel(cores) == 1 and numel(d) == 1 and rank(y) == rank(x) and equal_const(cores, d)"));
+  CHECK(right("numel(cores) == 1 and rank(y) == rank(x) and name(cores) == name(d)"));
+}
+
 TEST_CASE("rounding is no mistake: f64 settles it") {
   CHECK(caught("y = Sub(Add(x, a!), b!)", "y = Add(x, Sub(a, b))",
                "g (float[3] i) => (float[3] o) <float a = {1000.0}, float b = {999.0}> { t = "
@@ -210,7 +251,7 @@ TEST_CASE("flags of drawn graphs say 0 or 1, each in its turn") {
                                        "[n] {}\nrewrite: |\n  y = x\n",
                                        match));
     const ProofContext context = proof_context();
-    const Hints hints = hints_of(*r, {});
+    const Hints hints = hints_of(*r, {}, *context.ops);
     Generator generator(*r, context, hints);
     std::map<std::string, std::set<int64_t>> said;
     for (int n = 0; n < 600; ++n) {

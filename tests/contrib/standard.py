@@ -1,0 +1,137 @@
+"""ONNX's own operators where its text leaves something open, or ONNX's tests have no case: as ONNX Runtime computes them without
+its optimizer, on both backends. Last line: "N passed, N failed".
+
+usage: run [GLOB]
+  GLOB: only the cases that match.
+"""
+import fnmatch
+import sys
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnxruntime
+
+import harness
+import tolerance
+
+rng = np.random.default_rng(11)
+F32, I64, U8 = np.float32, np.int64, np.uint8
+
+
+def floats(*shape):
+    return rng.standard_normal(shape).astype(F32)
+
+
+def texts(*words):
+    return np.array(words, object)
+
+
+def recurrent(op, gates, activations, alphas, betas="", directions=1):
+    """A layer whose activations take numbers of the lists, or none."""
+    names = ", ".join(f'"{a}"' for a in activations)
+    turned = "" if directions == 1 else 'direction = "bidirectional", '
+    return (f"{op}, {activations} with {alphas}", 14,
+            f"(float[4,2,3] x, float[{directions},{gates * 5},3] w, float[{directions},{gates * 5},5] r) => (float[4,{directions},2,5] y) "
+            f"{{ y = {op}<hidden_size = 5, {turned}activations = [{names}], activation_alpha = [{alphas}]{betas}>(x, w, r) }}",
+            {"x": floats(4, 2, 3), "w": floats(directions, gates * 5, 3), "r": floats(directions, gates * 5, 5)})
+
+
+def matrix_scales(name, a, b, a_scale, b_scale):
+    """A product of quantized matrices; scales and zero points are of these shapes."""
+    kind = {"x": rng.integers(0, 255, a).astype(U8), "xs": rng.uniform(0.01, 0.1, a_scale).astype(F32), "xz": rng.integers(90, 160, a_scale).astype(U8),
+            "w": rng.integers(0, 255, b).astype(U8), "ws": rng.uniform(0.01, 0.1, b_scale).astype(F32), "wz": rng.integers(90, 160, b_scale).astype(U8)}
+    out = [*a[:-1], b[-1]]
+    inputs = ", ".join(f"{'float' if v.dtype == F32 else 'uint8'}[{','.join(map(str, v.shape))}] {k}" for k, v in kind.items())
+    return (f"QLinearMatMul, {name}", 21,
+            f"({inputs}) => (uint8[{','.join(map(str, out))}] y) <float ys = {{0.9}}, uint8 yz = {{128}}> {{ y = QLinearMatMul(x, xs, xz, w, ws, wz, ys, yz) }}", kind)
+
+
+def cases():
+    """name, opset, graph, inputs"""
+    image = np.arange(32, dtype=F32).reshape(1, 1, 4, 8)
+    for scales in ("1.0, 1.0, 0.6, 0.6", "1.0, 1.0, 2.3, 1.7"):
+        for nearest in ("floor", "ceil", "round_prefer_floor"):
+            yield (f"Resize of opset 11, tf_half_pixel_for_nn, {nearest}, {scales}", 11,
+                   "(float[1,1,4,8] x) => (float[1,1,_h,_w] y) <float[0] roi = {}, float[4] s = {" + scales + '}> { y = Resize<mode = "nearest", '
+                   f'coordinate_transformation_mode = "tf_half_pixel_for_nn", nearest_mode = "{nearest}">(x, roi, s) }}', {"x": image})
+    for scales in ("1.0, 1.0, 0.6, 0.6", "1.0, 1.0, 2.0, 3.0", "1.0, 1.0, 0.5, 1.0"):
+        yield (f"Resize of opset 10, {scales}", 10,
+               "(float[1,1,4,8] x) => (float[1,1,_h,_w] y) <float[4] s = {" + scales + '}> { y = Resize<mode = "nearest">(x, s) }', {"x": image})
+    for coordinates in ("half_pixel", "pytorch_half_pixel", "asymmetric"):
+        for nearest in ("floor", "ceil"):
+            yield (f"Resize to sizes whose quotient is no binary number, {coordinates}, {nearest}", 18,
+                   '(float[1,1,7,3] x) => (float[1,1,9,7] y) <int64[4] s = {1,1,9,7}> { y = Resize<mode = "nearest", '
+                   f'coordinate_transformation_mode = "{coordinates}", nearest_mode = "{nearest}">(x, , , s) }}', {"x": floats(1, 1, 7, 3)})
+    for begin, end, step in ((-9, -10, -1), (-9, -2, -1), (9, -9, -2), (-4, -9, -1), (3, -5, -3), (-9, 9, 1), (2, -9, -1)):
+        yield (f"Slice from {begin} to {end} by {step}", 18,
+               f"(float[4] x) => (float[_n] y) <int64[1] b = {{{begin}}}, int64[1] e = {{{end}}}, int64[1] a = {{0}}, int64[1] s = {{{step}}}> {{ y = Slice(x, b, e, a, s) }}",
+               {"x": floats(4)})
+    yield recurrent("GRU", 3, ["Sigmoid", "LeakyRelu"], "0.5")
+    yield recurrent("RNN", 1, ["Affine"], "0.5", ", activation_beta = [0.25]")
+    yield recurrent("LSTM", 4, ["HardSigmoid", "Tanh", "Tanh"] * 2, "0.3, 0.4", ", activation_beta = [0.45, 0.55]", 2)
+    yield recurrent("LSTM", 4, ["Sigmoid", "ScaledTanh", "Elu"], "0.7, 0.8", ", activation_beta = [0.9]")
+    yield matrix_scales("one of each column", [3, 4], [4, 5], [], [5])
+    yield matrix_scales("of each column of a batch", [2, 3, 4], [2, 4, 5], [], [2, 1, 5])
+    yield ("MatMulInteger, zero points of each column of a batch", 21,
+           "(uint8[2,3,4] x, uint8[2,4,5] w, uint8[2,1,5] z) => (int32[2,3,5] y) <uint8 zero = {3}> { y = MatMulInteger(x, w, zero, z) }",
+           {"x": rng.integers(0, 255, (2, 3, 4)).astype(U8), "w": rng.integers(0, 255, (2, 4, 5)).astype(U8), "z": rng.integers(0, 255, (2, 1, 5)).astype(U8)})
+
+    words = texts("a", "", "zwölf", "a b")
+    yield "texts: Identity, and an input and a constant as outputs", 18, "(string[4] x) => (string[4] y, string[4] x, string[2] c) <string[2] c = {\"u\", \"v\"}> { y = Identity(x) }", {"x": words}
+    yield "texts: Where", 18, "(bool[2,1] c, string[4] x, string[1] z) => (string[2,4] y) { y = Where(c, x, z) }", {"c": np.array([[True], [False]]), "x": words, "z": texts("other")}
+    yield "texts: Equal and Where", 19, "(string[4] x, string[1] z) => (string[4] y) { e = Equal(x, z) y = Where(e, z, x) }", {"x": words, "z": texts("a")}
+    yield "texts: Squeeze of Unsqueeze", 18, "(string[4] x) => (string[4] y) <int64[1] a = {0}> { u = Unsqueeze(x, a) y = Squeeze(u, a) }", {"x": words}
+    yield "texts: Cast to the same", 18, "(string[4] x) => (string[4] y) { y = Cast<to = 8>(x) }", {"x": words}
+    yield ("texts: Gather of a constant", 18, "(float[1] x) => (string[2] y, float[1] z) <string[3] c = {\"u\", \"v\", \"w\"}, int64[2] i = {2, -3}> { y = Gather(c, i) z = Neg(x) }",
+           {"x": floats(1)})
+    numbers = np.array([1, 0.1, 1e10, -2.5, np.pi, 1e-7, np.nan, np.inf, -np.inf, 123456789, 0.0, -0.0, 1 / 3])
+    for kind, code in (("float", F32), ("double", np.float64)):
+        yield f"texts: Cast from {kind}", 18, f"({kind}[13] x) => (string[13] y) {{ y = Cast<to = 8>(x) }}", {"x": numbers.astype(code)}
+    whole = np.array([0, 1, 2, 200])
+    for kind, code in (("int64", I64), ("int32", np.int32), ("uint8", U8), ("uint64", np.uint64), ("bool", np.bool_)):
+        yield f"texts: Cast from {kind}", 18, f"({kind}[4] x) => (string[4] y) {{ y = Cast<to = 8>(x) }}", {"x": whole.astype(code)}
+    said = texts("1.5", "-2", "1e3", " 4 ", "INF", "-inf", "NaN", "7x")
+    for kind, code in (("float", 1), ("double", 11)):
+        yield f"texts: Cast to {kind}", 18, f"(string[8] x) => ({kind}[8] y) {{ y = Cast<to = {code}>(x) }}", {"x": said}
+    for kind, code in (("int64", 7), ("int32", 6), ("bool", 9)):
+        yield f"texts: Cast to {kind}", 18, f"(string[4] x) => ({kind}[4] y) {{ y = Cast<to = {code}>(x) }}", {"x": texts("15", "0", " +3", "1.9")}
+
+
+def as_texts(array):
+    return array.astype(str) if array.dtype.kind in "OU" else array
+
+
+def judge(report, number, name, opset, graph, feeds):
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]> g {graph}')
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    outputs = [o.name for o in session.get_outputs()]
+    want = {k: as_texts(v) for k, v in zip(outputs, session.run(outputs, feeds))}
+    path, inputs, results = (report.folder / f"{number}.{suffix}" for suffix in ("onnx", "npz", "out.npz"))
+    onnx.save(model, path)
+    np.savez(inputs, **{k: as_texts(v) for k, v in feeds.items()})
+    for backend in ("cpu", "reference"):
+        done = harness.run("run", path, "--inputs", inputs, "--outputs", results, "--backend", backend, "--force")
+        problem = done.tail() if done.code != harness.OK else None
+        if not problem:
+            with np.load(results) as found:
+                got = {k: as_texts(found[k]) for k in found.files}
+            problem = next((f"{k}: {got[k].tolist()}, wanted {v.tolist()}" for k, v in want.items() if v.dtype.kind == "U" and got[k].tolist() != v.tolist()), None) or \
+                tolerance.differences({k: v for k, v in got.items() if v.dtype.kind != "U"}, {k: v for k, v in want.items() if v.dtype.kind != "U"})
+        report.check(f"{name}, {backend}", problem)
+
+
+def main():
+    report = harness.Report()
+    wanted = sys.argv[1] if len(sys.argv) > 1 else "*"
+    for number, case in enumerate(cases()):
+        if fnmatch.fnmatch(case[0], wanted):
+            judge(report, number, *case)
+    return report.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
