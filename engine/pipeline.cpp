@@ -1,6 +1,7 @@
 #include "engine/pipeline.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "engine/base/diagnostics.h"
 #include "engine/base/join.h"
@@ -222,6 +223,18 @@ Status check_devices(std::span<const Override> entries, std::vector<std::string>
 
 }  // namespace
 
+namespace {
+
+bool has_yaml(const std::string& dir) {
+  std::error_code ec;
+  using Files = std::filesystem::recursive_directory_iterator;
+  for (auto it = Files(dir, ec); !ec && it != Files(); it.increment(ec))
+    if (it->path().extension() == ".yaml") return true;
+  return ec.operator bool();
+}
+
+}  // namespace
+
 Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& options) {
   auto k = std::make_shared<Knowledge>();
   FERRULE_ASSIGN(k->ops, load_operators(options));
@@ -245,6 +258,9 @@ Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& opt
     FERRULE_TRY(apply_instances(k->rules, *k->instances));
   }
   k->warnings = k->rules.warnings;
+  for (const std::string& dir : options.rule_dirs)
+    if (!has_yaml(dir))
+      k->warnings.push_back(fmt::format("--rules {}: no file .yaml in it", escape(dir)));
   for (const std::string& glob : options.ignore_profit)
     if (!names_condition(k->rules, glob))
       k->warnings.push_back(

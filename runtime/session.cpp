@@ -338,8 +338,7 @@ struct Session::State {
   static Status no_texts(const Plan& plan) {
     for (NodeId n : plan.graph.order())
       for (ValueId v : plan.graph.node(n).outputs)
-        if (v && plan.graph.value(v).type.dtype == DType::string)
-          return text_value(plan, v);
+        if (v && plan.graph.value(v).type.dtype == DType::string) return text_value(plan, v);
     for (ValueId v : plan.graph.outputs())
       if (plan.graph.value(v).type.dtype == DType::string) return text_value(plan, v);
     return {};

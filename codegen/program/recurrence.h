@@ -22,8 +22,8 @@ struct Recurrence {
   bool batch_first = false;
   /// gru: the reset gate multiplies the product with the state, else the state.
   bool linear_before_reset = false;
-  bool coupled = false;  ///< lstm: what is not forgotten is taken in
-  double clip = 0;       ///< 0: none
+  bool coupled = false;                    ///< lstm: what is not forgotten is taken in
+  double clip = 0;                         ///< 0: none
   std::vector<RnnActivation> activations;  ///< direction by direction
 
   bool walks_back(int64_t direction) const { return reverse || direction == 1; }

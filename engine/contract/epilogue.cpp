@@ -564,7 +564,7 @@ bool allows(Deviations allowed, const Deviation& d) {
 }
 
 std::string_view text(Deviation::Nan nan) {
-  return nan == Nan::kept ? "" : nan == Nan::zero ? "NaN becomes 0" : "NaN becomes a bound";
+  return nan == Nan::kept ? "" : nan == Nan::zero ? "NaN may become 0" : "NaN may become a bound";
 }
 
 std::optional<std::vector<PostOp>> to_post_ops(const Program& program, uint32_t anchor_input,

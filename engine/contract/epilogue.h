@@ -21,7 +21,7 @@ struct Deviation {
   std::string_view rounding;  ///< "4.5 ulp"; empty: none
   bool any() const { return nan != Nan::kept || !rounding.empty(); }
 };
-/// "NaN becomes 0", "NaN becomes a bound"; empty where it stays.
+/// "NaN may become 0", "NaN may become a bound"; empty where it stays.
 std::string_view text(Deviation::Nan nan);
 
 /// Which deviations the steps of a tail may have.

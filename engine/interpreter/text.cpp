@@ -117,7 +117,8 @@ Outputs from_texts(const Call& c, const Tensor& x, DType to) {
 
 bool has_texts(const Call& c) {
   return (c.n.op == "Cast" && c.n.attrs.i("to") == static_cast<int64_t>(DType::string)) ||
-         std::ranges::any_of(c.in, [](const Tensor* t) { return t && t->dtype() == DType::string; });
+         std::ranges::any_of(c.in,
+                             [](const Tensor* t) { return t && t->dtype() == DType::string; });
 }
 
 Outputs pointwise_texts(const Call& c) {
@@ -127,8 +128,7 @@ Outputs pointwise_texts(const Call& c) {
   if (op == "Where") return where_texts(c);
   if (op == "Identity") return one(*c.in[0]);
   if (op == "Cast" || op == "CastLike") {
-    const DType to =
-        op == "Cast" ? static_cast<DType>(c.n.attrs.i("to")) : c.input(1)->dtype();
+    const DType to = op == "Cast" ? static_cast<DType>(c.n.attrs.i("to")) : c.input(1)->dtype();
     const Tensor& x = *c.in[0];
     if (to == x.dtype()) return one(x);
     return to == DType::string ? to_texts(c, x) : from_texts(c, x, to);

@@ -29,8 +29,8 @@ Status check_node(const Graph& g, const Node& n) {
     if (!fresh && first->second.first != t)
       return error(Code::bad_type, place(),
                    fmt::format("input {} of {} is {} and input {} is {}: ONNX wants one type",
-                               first->second.second, escape(n.op.text()),
-                               name(first->second.first), k, name(t)));
+                               first->second.second, escape(n.op.text()), name(first->second.first),
+                               k, name(t)));
   }
   return {};
 }

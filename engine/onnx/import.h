@@ -52,7 +52,8 @@ struct Imported {
 };
 
 /// errors: file_not_found, not_onnx, model_invalid, graph_cycle, dangling_input, duplicate_value,
-/// bad_attribute, bad_shape, bad_type, external_data, unknown_operator, opset_unsupported, limit_exceeded.
+/// bad_attribute, bad_shape, bad_type, external_data, unknown_operator, opset_unsupported,
+/// limit_exceeded.
 Result<Imported> import_file(const std::string& path, const ImportOptions& options = {});
 /// `directory`: where external data may lie; empty: nowhere.
 Result<Imported> import_bytes(std::string_view bytes, const ImportOptions& options = {},

@@ -184,7 +184,8 @@ Status upsample(Ctx& c) {
   c.g.set_input(c.id, 2, scales);
   if (c.attrs.s("mode") == "bilinear") c.attrs.set("mode", std::string("linear"));
   c.attrs.set("coordinate_transformation_mode", std::string("asymmetric"));
-  // As ONNX's tests of opset 10 and ONNX Runtime have it: what becomes smaller takes the next pixel.
+  // As ONNX's tests of opset 10 and ONNX Runtime have it: what becomes smaller takes the next
+  // pixel.
   bool smaller = false, larger = false;
   if (const Tensor* t = scales ? c.g.constant(scales) : nullptr; t && is_float(t->dtype()))
     for (const double s : t->to_f64()) smaller |= s < 1, larger |= s > 1;

@@ -40,7 +40,7 @@ struct AttributeSchema {
 struct OperandSchema {
   std::string name, variable;
   std::vector<DType> types;  ///< numeric types and bool; empty: none of these
-  bool texts = false;  ///< also of strings
+  bool texts = false;        ///< also of strings
   bool optional = false, variadic = false;
   bool mixed = false;  ///< variadic, each of a type of its own
   bool takes(DType t) const { return t == DType::string ? texts : contains(types, t); }

@@ -247,7 +247,8 @@ class Output {
         ulps_(ulps),
         expanded_(expanded),
         real_(is_float(want.dtype())) {
-    for (int64_t k = 0; k < want.numel(); ++k)
+    const bool texts = want.dtype() == DType::string;  // which are the same
+    for (int64_t k = 0; k < want.numel() && !texts; ++k)
       if (!same(want.at_f64(k), got.at_f64(k)))
         open_.push_back({k, truth.at_f64(k), truth.at_f64(k)});
     drop_explained();
@@ -374,10 +375,15 @@ std::string unexplained(const ArbiterCase& c, const Semantics& ops, const Limits
   for (size_t k = 0; k < c.want->size(); ++k) {
     if ((*c.want)[k].dtype() != (*c.got)[k].dtype() || (*c.want)[k].dims() != (*c.got)[k].dims())
       return fmt::format("output {} has another type or shape", k);
+    if ((*c.want)[k].dtype() == DType::string) {
+      if ((*c.want)[k].strings() != (*c.got)[k].strings())
+        return fmt::format("output {}: strings differ",
+                           escape(c.before->value(c.before->outputs()[k]).name));
+    }
     for (const Tensor* t : {&at(*c.before, *truth, k), &at(*c.after, *other, k)})
       if (t->dims() != (*c.want)[k].dims())
         return fmt::format("output {} has another shape in f64", k);
-    if (exact)
+    if (exact && (*c.want)[k].dtype() != DType::string)
       if (const int64_t e = differs_exactly((*c.want)[k], (*c.got)[k], at(*c.before, *truth, k),
                                             at(*c.after, *other, k));
           e >= 0)

@@ -24,7 +24,7 @@ struct Mutation {
   std::function<void(Graph&)> apply;
   bool of_operator =
       false;  ///< changes an operator, its attributes or number of operands; else values and sizes
-  bool last = false;  ///< takes nodes away: no other is made behind it
+  bool last = false;      ///< takes nodes away: no other is made behind it
   NodeId exchanged = {};  ///< the node that becomes another operator
 };
 /// What a rule's pattern says about the graphs to try.

@@ -202,8 +202,7 @@ class Walk {
       return true;
     }
     const int64_t many = propose_.count(draw_.below(draw_.chance(10) ? 8 : 4));
-    for (int64_t n = many; n > 0; --n)
-      out.push_back(OperandDraw::of_name(e));
+    for (int64_t n = many; n > 0; --n) out.push_back(OperandDraw::of_name(e));
     return true;
   }
 
@@ -504,7 +503,8 @@ std::unique_ptr<Graph> Generator::moved(const Graph& g, const std::vector<Mutati
   for (int64_t n = draw_.between(int64_t{1}, int64_t{3}); n > 0; --n) {
     const int64_t how = draw_.below(8);
     if (how < 1 && !exchanges.empty()) {
-      draw_.of(std::next(exchanges.begin(), draw_.below(std::ssize(exchanges)))->second)->apply(*out);
+      draw_.of(std::next(exchanges.begin(), draw_.below(std::ssize(exchanges)))->second)
+          ->apply(*out);
     } else if (how < 4 && !changes.empty()) {
       const Mutation& m = draw_.of(changes);
       m.apply(*out);

@@ -19,9 +19,12 @@ class HintCollector {
     static const std::set<std::string, std::less<>> kSurroundings{"uses", "users_all", "is_output",
                                                                   "is_input", "depends"};
     if (e.kind == Expr::Kind::call && kSurroundings.contains(e.name)) out_.surroundings = true;
-    if (e.kind == Expr::Kind::call && e.name == "users_all" && e.args.size() > 1) readers(*e.args[1]);
+    if (e.kind == Expr::Kind::call && e.name == "users_all" && e.args.size() > 1)
+      readers(*e.args[1]);
     if (e.kind == Expr::Kind::literal) literal(e.literal);
     if (e.kind == Expr::Kind::list) list(e);
+    if (e.kind == Expr::Kind::negate && e.args[0]->kind == Expr::Kind::literal)
+      if (const auto* d = std::get_if<double>(&e.args[0]->literal.v)) number(-*d);
     for (const ExprPtr& a : e.args) expression(*a);
   }
   void pattern(const PatternExpr& e) {
@@ -141,14 +144,13 @@ Hints hints_of(const Rule& rule, const std::vector<const Graph*>& cases, const S
   for (const Condition& c : rule.where)
     if (c.expr) collect.expression(*c.expr);
   for (const auto& [_, e] : rule.let) collect.expression(*e);
+  for (const RoleSpec& role : rule.roles)
+    if (role.number) collect.expression(*role.number.expr);
   for (double d : out.numbers)
     if (d > 3 && d <= kBytes && d == std::floor(d))
       for (int64_t by : {-1, 0, 1}) {
         const int64_t n = static_cast<int64_t>(d) + by;
-        (d <= 300    ? out.sizes
-         : d <= 2100 ? out.long_sizes
-                     : out.longest_sizes)
-            .push_back(n);
+        (d <= 300 ? out.sizes : d <= 2100 ? out.long_sizes : out.longest_sizes).push_back(n);
         for (const int64_t bytes : {2, 4, 8})  // it may be one of a tensor
           if (d > 2100 && by) out.longest_sizes.push_back(n / bytes + by);
       }
@@ -188,8 +190,8 @@ const std::vector<std::string>& words_of(std::string_view op, std::string_view a
       {"RoiAlign.coordinate_transformation_mode", {"half_pixel", "output_half_pixel"}},
       {"direction", {"forward", "reverse", "bidirectional"}},
       {"equation",
-       {"ij->ji", "ij,jk->ik", "bij,bjk->bik", "ij,kj->ik", "i,i->", "ij->i", "bhqd,bhkd->bhqk",
-        "ijk->kij"}},
+       {"ii->i", "ij,ji->i", "i,j->ij", "i,j->ji", "ij,ij->i", "ij->", "bij,bij->b", "ij->ji",
+        "ij,jk->ik", "bij,bjk->bik", "ij,kj->ik", "i,i->", "ij->i", "bhqd,bhkd->bhqk", "ijk->kij"}},
       {"keep_aspect_ratio_policy", {"stretch", "not_larger", "not_smaller"}},
       {"DepthToSpace.mode", {"DCR", "CRD"}},
       {"GridSample.mode", {"linear", "nearest", "cubic"}},

@@ -15,8 +15,8 @@ inline constexpr int64_t kMostElements = 70000;
 
 struct Hints {
   std::vector<double> numbers;
-  std::vector<int64_t> sizes;       ///< about those of the numbers that may bound one
-  std::vector<int64_t> long_sizes;  ///< that not all element types of the pattern hold
+  std::vector<int64_t> sizes;          ///< about those of the numbers that may bound one
+  std::vector<int64_t> long_sizes;     ///< that not all element types of the pattern hold
   std::vector<int64_t> longest_sizes;  ///< so long that a graph has room for one alone
   std::vector<std::vector<int64_t>> lists;
   std::vector<std::string> operators;  ///< named by conditions: producers and readers

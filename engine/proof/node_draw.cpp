@@ -71,7 +71,8 @@ int64_t elements(const Shape& s) {
 bool has_room(const Shape& s, int64_t times) {
   const int64_t all = elements(s);
   if (all <= times * kElements) return true;
-  return all <= kMostElements && std::ranges::any_of(s, [&](const Dim& d) { return d == Dim(all); });
+  return all <= kMostElements &&
+         std::ranges::any_of(s, [&](const Dim& d) { return d == Dim(all); });
 }
 
 bool well_typed(const Graph& g) {
@@ -311,8 +312,7 @@ std::optional<std::vector<ValueId>> NodeDraw::finish(Node& n) {
   if (!inferred) return std::nullopt;
   for (size_t k = 0; k < n.outputs.size(); ++k) {
     if (k >= inferred->types.size() || !inferred->types[k].known()) return std::nullopt;
-    if (inferred->types[k].shape->size() > kRank ||
-        !has_room(*inferred->types[k].shape, 2))
+    if (inferred->types[k].shape->size() > kRank || !has_room(*inferred->types[k].shape, 2))
       return std::nullopt;
   }
   for (size_t k = 0; k < n.outputs.size(); ++k) {

@@ -399,7 +399,8 @@ Tensor Proposer::contents(DType t, const std::vector<int64_t>& dims, const Graph
   if (how < 10 && !same.empty()) return *draw_.of(same);
   if (how < 32) return all(draw_.of(hints_.numbers));
   if (how < 36) return all(draw_.of(hints_.numbers) * (1 + draw_.between(-3e-3, 3e-3)));
-  if (how < 42) return all(draw_.between(-2.0, 2.0));
+  if (how < 39) return all(draw_.between(-2.0, 2.0));
+  if (how < 42) return all(static_cast<double>(draw_.between(int64_t{1}, int64_t{12})));
   if (how < 52) return drawn_tensor(t, dims, draw_, Magnitudes::few);
   if (how < 58) return drawn_tensor(t, dims, draw_, Magnitudes::scaled);
   if (how < 62) return drawn_tensor(t, dims, draw_, Magnitudes::wide);
@@ -423,9 +424,15 @@ std::vector<int64_t> Proposer::permutation(size_t rank) {
     draw_.shuffle(out);
     return out;
   }
-  const int64_t axes = draw_.between(int64_t{2}, int64_t{3});
-  const auto first = out.begin() + draw_.below(static_cast<int64_t>(rank) - axes + 1);
-  std::rotate(first, first + draw_.between(int64_t{1}, axes - 1), first + axes);
+  for (int64_t at = 0; at < static_cast<int64_t>(rank) - 1;) {  // often a second few behind them
+    const auto left = static_cast<int64_t>(rank) - at;
+    const int64_t axes = std::min(left, draw_.between(int64_t{2}, int64_t{3}));
+    const int64_t begin = draw_.below(left - axes + 1);
+    const auto first = out.begin() + at + begin;
+    std::rotate(first, first + draw_.between(int64_t{1}, axes - 1), first + axes);
+    at += begin + axes;
+    if (draw_.chance(60)) break;
+  }
   return out;
 }
 
@@ -453,6 +460,7 @@ std::optional<Attr> Proposer::attribute(std::string_view op, const AttributeSche
     }
     case Kind::real: {
       if (draw_.chance(25)) return draw_.of(hints_.numbers);
+      if (draw_.chance(8)) return draw_.of(hints_.numbers) * (1 + draw_.between(-3e-3, 3e-3));
       constexpr std::array<double, 6> all{0, 1, 0.5, 1, 2, 1e-5};
       const double d = draw_.chance(50) ? all[draw_.below(6)] : draw_.between(0.0, 2.0);
       return a.name != "epsilon" && draw_.chance(50) ? -d : d;

@@ -30,8 +30,7 @@ constexpr size_t kDistinct = 1500, kOfModes = 30, kMostDistinct = 3000;
 constexpr int kBatch = 40;
 /// Of the time for a rule, until when: drawing and comparing must leave some for pairs of changes
 /// and for the conditions, and goes on with what those leave.
-constexpr double kDrawing = 0.35, kAiming = 0.5, kPairing = 0.6, kDrawingOn = 0.75,
-                 kAimingOn = 0.9;
+constexpr double kDrawing = 0.35, kAiming = 0.5, kPairing = 0.6, kDrawingOn = 0.75, kAimingOn = 0.9;
 /// At most, at a time.
 constexpr double kAimingSeconds = 1.5, kShrinking = 1;
 

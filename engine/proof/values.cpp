@@ -148,9 +148,13 @@ Tensor drawn_tensor(DType dtype, const std::vector<int64_t>& dims, Draw& draw,
                     Magnitudes magnitudes) {
   if (dtype == DType::string || size_bits(dtype) % 8) {
     Tensor t = dtype == DType::string ? Tensor(dims, {}) : Tensor::allocate(dtype, dims).first;
-    return dtype == DType::string
-               ? Tensor(dims, std::vector<std::string>(static_cast<size_t>(t.numel()), "a"))
-               : t;
+    if (dtype != DType::string) return t;
+    static const std::vector<std::string> kWords{"a", "b", "ab", "", "1", "-2.5", "A b", "zwölf"};
+    int64_t count = 1;
+    for (int64_t d : dims) count *= d;
+    std::vector<std::string> words(static_cast<size_t>(count));
+    for (std::string& w : words) w = draw.of(kWords);
+    return Tensor(dims, std::move(words));
   }
   auto [t, bytes] = Tensor::allocate(dtype, dims);
   const auto size = static_cast<size_t>(size_bytes(dtype, 1));

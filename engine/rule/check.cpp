@@ -353,6 +353,20 @@ class Checker {
            "say once: true if it fires once per root");
   }
 
+  /// Attributes that none of the operators has which stand in one place.
+  void known_attributes(const Rule& r, const PatternExpr& e, const std::set<std::string>& labels) {
+    std::vector<std::string> all{"precision"};  // rules/targets/README.md, tf32
+    for (const std::string& op : e.ops) {
+      const OperatorSchema* schema = labels.contains(op) ? nullptr : operator_schema("", op);
+      if (!schema) return;
+      for (const AttributeSchema& a : schema->attributes) all.push_back(a.name);
+    }
+    for (const AttrPattern& a : e.attrs)
+      if (!e.ops.empty() && e.classes.empty() && !contains(all, a.name))
+        fail(r, e.place, fmt::format("{} has no attribute {}", escape(e.ops[0]), escape(a.name)),
+             did_you_mean(a.name, all));
+  }
+
   /// Operators of ONNX's that there are not; of other domains, that nothing here describes.
   void known_operators(const Rule& r) {
     std::set<std::string> labels;
@@ -369,6 +383,7 @@ class Checker {
         else
           note(r, fmt::format("operator {} is described nowhere", escape(op)));
       }
+      known_attributes(r, e, labels);
     };
     for (const PatternLine& l : r.match.lines)
       each_expr(*l.expr, [&](const PatternExpr& e) {

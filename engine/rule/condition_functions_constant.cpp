@@ -136,8 +136,9 @@ Val extreme(const EvalContext& ctx, Args a, bool greatest) {
       Val best = element(*t, 0);
       for (int64_t i = 1; i < t->numel(); ++i) {
         Val x = element(*t, i);
-        double dx = *as_number(x), db = *as_number(best);
-        if (std::isnan(dx) || (greatest ? dx > db : dx < db)) best = x;
+        const auto dx = as_number(x), db = as_number(best);
+        if (!dx || !db) return unknown("a number");
+        if (std::isnan(*dx) || (greatest ? *dx > *db : *dx < *db)) best = x;
       }
       return best;
     }

@@ -445,8 +445,8 @@ Dim scaled(const Dim& d, double scale) {
 Status resize(InferenceContext& c) {
   DType type = c.in(0).dtype;
   if (const std::string_view name = Resampling::of(c.n.attrs).unknown(); !name.empty())
-    return c.wrong(fmt::format("its {} is \"{}\", which ONNX does not have", name,
-                               escape(c.n.attrs.s(name))));
+    return c.wrong(
+        fmt::format("its {} is \"{}\", which ONNX does not have", name, escape(c.n.attrs.s(name))));
   if (!c.shape(0)) return c.set(0, type);
   Shape out = *c.shape(0);
   std::vector<int64_t> axes = c.n.attrs.ints("axes");

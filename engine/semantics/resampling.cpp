@@ -13,7 +13,8 @@ double source_coordinate(const ResizeAxis& a, const Resampling& r, double x) {
   const auto in = static_cast<double>(a.in);
   const double resized = a.scale * in;
   if (r.coordinates == "align_corners") return resized == 1 ? 0 : x * (in - 1) / (resized - 1);
-  // Where the scale is a quotient of sizes, what lies on a pixel is not moved beside it by rounding.
+  // Where the scale is a quotient of sizes, what lies on a pixel is not moved beside it by
+  // rounding.
   const auto unscaled = [&](double at) {
     const auto out = static_cast<double>(a.out);
     if (a.scale == out / in) return at * in / out;
@@ -59,9 +60,8 @@ std::string_view Resampling::unknown() const {
   static constexpr std::string_view kNearest[] = {"round_prefer_floor", "round_prefer_ceil",
                                                   "floor", "ceil"};
   static constexpr std::string_view kCoordinates[] = {
-      "half_pixel",    "half_pixel_symmetric", "pytorch_half_pixel",
-      "align_corners", "asymmetric",           "tf_crop_and_resize",
-      "tf_half_pixel_for_nn"};  // of opset 11
+      "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel",  "align_corners",
+      "asymmetric", "tf_crop_and_resize",   "tf_half_pixel_for_nn"};  // of opset 11
   if (!contains(kModes, mode)) return "mode";
   if (!contains(kNearest, nearest)) return "nearest_mode";
   return contains(kCoordinates, coordinates) ? "" : "coordinate_transformation_mode";

@@ -1,6 +1,6 @@
-// Which numbers of activation_alpha and activation_beta the activations of an RNN, GRU or LSTM take:
-// those that have such a number take the next one each, in the order of the activations, and the
-// others none, as ONNX Runtime reads the standard.
+// Which numbers of activation_alpha and activation_beta the activations of an RNN, GRU or LSTM
+// take: those that have such a number take the next one each, in the order of the activations, and
+// the others none, as ONNX Runtime reads the standard.
 #pragma once
 #include <optional>
 #include <span>

@@ -726,7 +726,8 @@ std::vector<Considered> Inquiry::State::detailed(std::vector<Draft> all,
   Trials none(o, sizes, 0);
   for (size_t k = 0; k < all.size(); ++k) {
     Draft& c = all[k];
-    if (k < most && c.c.state == Considered::State::refused && c.c.taken_by.empty())
+    if (k < most && c.c.state == Considered::State::refused && c.c.taken_by.empty() &&
+        c.c.rejection.stage == Rejection::Stage::structure)
       c.c.history = history(*c.c.rule, asked);
     const bool flags = std::ranges::any_of(c.proposals, [](const Proposal& p) {
       return p.change && p.unlock.kind == Unlock::Kind::flag;

@@ -22,7 +22,7 @@ class Edges {
   Missed run(size_t top) {
     for (NodeId n : g_.order()) {
       if (transparent(n)) {
-        ++out_.views;
+        ++(layer(n).reorder_from ? out_.copies : out_.views);
         continue;
       }
       for (ValueId v : g_.node(n).outputs)

@@ -29,7 +29,7 @@ Proposal say(Kind kind, std::string text, std::string because = {}) {
 /// Why the rule is off, as the command line put it.
 std::string off_because(const Rule& r, const RuleSelection& s) {
   for (const std::string& d : s.disable)
-    if (glob_match(d, r.id)) return fmt::format("--disable {} switches it off", d);
+    if (glob_match(d, r.id)) return fmt::format("--disable {} is given", d);
   if (!r.off.empty()) return r.off;
   if (r.numerics == "approximate") return "its results are approximate";
   if (r.numerics == "reduced") return "it computes in a shorter element type";
@@ -76,10 +76,7 @@ std::optional<Proposal> edit(const Considered& c) {
   constexpr const char* kOnlyResults =
       "a fused layer writes its results to memory, and no values between its nodes";
   const Rejection& r = c.rejection;
-  if (r.id == "D1")
-    return say(Kind::edit,
-               "let no other node read that value, or compute it separately for the other reader",
-               kOnlyResults);
+  if (r.id == "D1") return say(Kind::edit, "let no other node read that value", kOnlyResults);
   if (r.id == "D2" && r.why.find("nested graph") != r.why.npos)
     return say(Kind::edit, "do not read that value in the nested graph", kOnlyResults);
   if (r.id == "D2")

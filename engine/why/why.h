@@ -132,6 +132,7 @@ struct MissedEdge {
 struct Missed {
   std::vector<MissedEdge> edges;  ///< the most bytes first
   size_t all = 0;                 ///< edges there are, listed or not
+  size_t copies = 0;  ///< layers that write a value in another layout: looked through, too
   size_t views = 0;   ///< layers that only show a value in another shape: looked through
   size_t placed = 0;  ///< values that lie in the memory of another one: nothing is copied
 };

@@ -230,7 +230,7 @@ json to_json(const why::Missed& all, const std::string& assumed) {
                      {"unlock", to_json(e.unlocks)}});
   return {{"edges", edges},
           {"edges_in_all", all.all},
-          {"not_listed", {{"views", all.views}, {"in_place", all.placed}}},
+          {"not_listed", {{"copies", all.copies}, {"views", all.views}, {"in_place", all.placed}}},
           {"assumed_sizes", assumed.empty() ? json(nullptr) : json(assumed)}};
 }
 

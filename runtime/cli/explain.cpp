@@ -102,7 +102,8 @@ void print_ranges(const Ranges& r) {
     list(r.only_smallest);
   }
   if (r.undecided.empty()) {
-    std::cout << "  decided for all sizes between\n";
+    std::cout << "  decided for all sizes between (whether the model takes each of them is not "
+                 "checked)\n";
   } else {
     std::cout << "  not decided for all sizes between (a run plans for its own):\n";
     list(r.undecided);
@@ -161,11 +162,18 @@ bool lacks_kernel(const Explained& e, size_t layer) {
 void print_layers(const Explained& e, const Ranges& ranges) {
   auto interpreted = std::ranges::count(e.plan.layers, "interpret", &Layer::contract);
   for (size_t k = 0; k < e.plan.layers.size(); ++k) interpreted += lacks_kernel(e, k);
+  const Graph& g = e.plan.graph;
+  const bool open = std::ranges::any_of(g.inputs(), [&](ValueId v) {
+    const auto& shape = g.value(v).type.shape;
+    return !shape || !constant_shape(*shape);
+  });
   std::cout << fmt::format(
       "{} -> {}, {}{}, planned for {}{}\n", counted(e.model_nodes, "node"),
       counted(e.plan.layers.size(), "layer"), counted(kernels_of(e.plan), "kernel"),
-      interpreted ? fmt::format(" ({} interpreted)", interpreted) : "", e.plan.target,
-      e.profile() == "ferrule" ? "" : ", profile " + e.profile());
+      interpreted ? fmt::format(" ({} interpreted{})", interpreted,
+                                open ? " as long as sizes are open" : "")
+                  : "",
+      e.plan.target, e.profile() == "ferrule" ? "" : ", profile " + e.profile());
   if (const std::string sizes = sizes_text(e); !sizes.empty()) std::cout << sizes << "\n";
   std::cout << "\n";
   print_ranges(ranges);
@@ -303,6 +311,15 @@ Status take_shapes(Common& common, const InputOptions& inputs) {
   return {};
 }
 
+Status none_interpreted(const Explained& e) {
+  std::string names;
+  for (size_t k = 0; k < e.plan.layers.size(); ++k)
+    if (e.plan.layers[k].contract == "interpret" || lacks_kernel(e, k))
+      names += (names.empty() ? "" : ", ") + escape(e.plan.layers[k].name);
+  if (names.empty()) return {};
+  return fail(required(Refusal(not_applicable(e.plan.target, names, "it is interpreted").value())));
+}
+
 Result<Exit> body(const Common& given, const Asked& asked) {
   Common common = given;
   const std::string& stage = asked.stage;
@@ -337,6 +354,7 @@ Result<Exit> body(const Common& given, const Asked& asked) {
     print_near_misses(e, 12);
   }
   FERRULE_TRY(runnable(e.plan, e.knowledge->ops));  // as run does
+  if (common.no_interpreter) FERRULE_TRY(none_interpreted(e));
   return Exit::ok;
 }
 

@@ -179,7 +179,7 @@ void print_report(const Report& r) {
   int fused = 0;
   for (const auto& [contract, n] : r.groups)
     fused += n, contracts += fmt::format("{}{} {}", contracts.empty() ? "" : ", ", n, contract);
-  if (fused) std::cout << "\n" << fmt::format("{} fused layers: {}\n", fused, contracts);
+  if (fused) std::cout << "\n" << fmt::format("{}: {}\n", counted(fused, "fused layer"), contracts);
   std::cout << fmt::format("\n{:<28} {:>12} {:>12} {:>8}\n", "when it runs", "no rules", "fused",
                            "saved");
   auto line = [](const char* what, int64_t before, int64_t after) {

@@ -67,7 +67,7 @@ std::string unlock_text(const Unlock& u) {
   if (u.gives.empty()) return out + "; tried: the rule fires, but the layer stays the same";
   out += fmt::format("; tried: layer \"{}\"", safe(u.gives, 160));
   return u.saves > 0
-             ? out + fmt::format(", the model moves {} less through memory", bytes_text(u.saves))
+             ? out + fmt::format(", {} less to write and read between layers", bytes_text(u.saves))
              : out;
 }
 

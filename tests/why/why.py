@@ -47,7 +47,7 @@ PAIR = {**HEADER, "pair": {
     "relation": {"same", "apart", "gone", "adjacent", "between", "common_reader", "siblings", "unrelated"}, "text": TEXT,
     "a": OUTCOME, "b": OUTCOME, "path": [TEXT], "blockers": [TEXT], "considered": [CONSIDERED], "unlock": [UNLOCK],
     "reason": (TEXT, None)}}
-MISSED = {**HEADER, "edges_in_all": COUNT, "not_listed": {"views": COUNT, "in_place": COUNT}, "assumed_sizes": (TEXT, None), "edges": [{
+MISSED = {**HEADER, "edges_in_all": COUNT, "not_listed": {"copies": COUNT, "views": COUNT, "in_place": COUNT}, "assumed_sizes": (TEXT, None), "edges": [{
     "from": TEXT, "to": TEXT, "producer": TEXT, "consumer": TEXT, "value": TEXT, "type": TEXT, "bytes": (COUNT, None), "sizes_open": FLAG,
     "rule": (TEXT, None), "class": {"sound", "kernel", "profit", "structure"}, "reason": TEXT, "unlock": [UNLOCK]}]}
 

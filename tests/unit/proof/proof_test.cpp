@@ -223,18 +223,34 @@ TEST_CASE("questions about the target and names decide nothing in a proof") {
   short_one.seconds = 1;
   const auto right = [&](const char* cores) {
     return prove_rewrite(
-               *rule("right", fmt::format("kind: rewrite\nphase: fold\nnumerics: exact\ntypes: "
-                                          "[i32]\nmatch: |\n  y = Sub(Add(x, cores!), "
-                                          "d!)\nwhere:\n  - {{id: zero, sound: \"{}\", why: "
-                                          "\"no\"}}\nrewrite: |\n  y = x\ntests:\n  fires:\n    - "
-                                          "|\n      g (int32[3] i) => (int32[3] o) <int32 p = {{3}}> "
-                                          "{{ t = Add(i, p) o = Sub(t, p) }}\n",
-                                          cores)),
+               *rule("right",
+                     fmt::format("kind: rewrite\nphase: fold\nnumerics: exact\ntypes: "
+                                 "[i32]\nmatch: |\n  y = Sub(Add(x, cores!), "
+                                 "d!)\nwhere:\n  - {{id: zero, sound: \"{}\", why: "
+                                 "\"no\"}}\nrewrite: |\n  y = x\ntests:\n  fires:\n    - "
+                                 "|\n      g (int32[3] i) => (int32[3] o) <int32 p = {{3}}> "
+                                 "{{ t = Add(i, p) o = Sub(t, p) }}\n",
+                                 cores)),
                short_one)
         .holds();
   };
-  CHECK(right("numel(cores) == 1 and numel(d) == 1 and rank(y) == rank(x) and equal_const(cores, d)"));
+  CHECK(right(
+      "numel(cores) == 1 and numel(d) == 1 and rank(y) == rank(x) and equal_const(cores, d)"));
   CHECK(right("numel(cores) == 1 and rank(y) == rank(x) and name(cores) == name(d)"));
+}
+
+TEST_CASE("texts are compared, and have no least one") {
+  const char* model =
+      "g (string[2] i, string[2] j, string[2] k) => (string[2] o) { t = StringConcat(i, j) o = "
+      "StringConcat(t, k) }";
+  CHECK(caught("y = StringConcat(StringConcat(a, b), c)", "y = StringConcat(StringConcat(b, a), c)",
+               model, "once: true\n", "exact", 1) != "");
+  CHECK(
+      caught("y = StringConcat(a, w!)", "y = StringConcat(w, a)",
+             "g (string[2] i) => (string[2] o) <string[1] w = {\"b\"}> { o = StringConcat(i, w) }",
+             "once: true\nwhere:\n  - {id: least, sound: \"min(w) < 0 or numel(w) > 0\", why: "
+             "\"no\"}\n",
+             "exact", 1) != "");
 }
 
 TEST_CASE("rounding is no mistake: f64 settles it") {
