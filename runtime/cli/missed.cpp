@@ -28,7 +28,8 @@ void print(const why::Missed& all, const std::string& assumed) {
   std::cout << fmt::format("{} of {} between layers", all.edges.size(), counted(all.all, "edge"));
   if (all.edges.size() < all.all) std::cout << fmt::format(" (--top {} shows all)", all.all);
   if (all.copies)
-    std::cout << "; " << counted(all.copies, "copy") << " into another layout between them";
+    std::cout << fmt::format("; {} layout cop{} between them", all.copies,
+                             all.copies == 1 ? "y" : "ies");
   if (all.views)
     std::cout << "; " << counted(all.views, "view") << " between them, where nothing is copied";
   if (all.placed)

@@ -20,16 +20,12 @@ import ferrule.ort  # noqa: E402
 
 EXACTLY = "the kind of error says more exactly what is wrong"
 MORE = "taken, where onnxruntime refuses it"
-STRINGS = "ferrule computes no strings, and says so"
 OTHERWISE = {
     "an input that is None": EXACTLY,
     "python scalars": MORE,
     "numpy scalars": MORE,
     "int32 for int64": MORE,
     "one element for a scalar": "the element is taken, and the result is of rank 0, as the model says",
-    "strings as objects": STRINGS,
-    "strings as numpy has them": STRINGS,
-    "strings in a list": STRINGS,
     "big endian": "onnxruntime computes with the bytes the wrong way round",
     "an array for an ort value": MORE,
     "a bytearray": MORE,
@@ -42,7 +38,6 @@ OTHERWISE = {
     "an unknown domain": EXACTLY,
     "a value that nothing makes": EXACTLY,
     "an opset of the future": EXACTLY,
-    "types that do not fit": "what only planning finds is refused by the first run",
     "metadata that is not there": "a version that is not there is 0, not 2^63 - 1",
     "unknown option": "a warning, where onnxruntime raises: programs set options of other versions",
     "options of another kind": EXACTLY,
