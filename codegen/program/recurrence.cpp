@@ -1,7 +1,6 @@
 #include "codegen/program/recurrence.h"
 
 #include <algorithm>
-#include <cctype>
 
 #include "engine/base/contains.h"
 #include "engine/semantics/program_builder.h"

@@ -121,12 +121,11 @@ bool has_long_axis(const Graph& g) {
   });
 }
 
-/// The tensor with another last element.
-Tensor with_last(const Tensor& t, double last) {
+/// The tensor again, and its bytes to change.
+std::pair<Tensor, void*> copied(const Tensor& t) {
   auto [out, bytes] = Tensor::allocate(t.dtype(), t.dims());
   std::memcpy(bytes, t.data(), static_cast<size_t>(t.bytes()));
-  Tensor::put(t.dtype(), bytes, t.numel() - 1, last);
-  return out;
+  return {std::move(out), bytes};
 }
 
 /// Inputs for one round; every symbol has one value in all of them.
@@ -155,8 +154,11 @@ std::vector<Tensor> inputs_of(const Graph& g, const Round& round, Draw& draw) {
                          ? extreme_tensor(t.dtype, dims, draw)
                          : drawn_tensor(t.dtype, dims, draw, round.values));
     // Where something stands in a long tensor may be more than a short type holds.
-    if (inputs.back().numel() > kLong && is_native(t.dtype) && draw.chance(50))
-      inputs.back() = with_last(inputs.back(), 10);
+    if (inputs.back().numel() > kLong && is_native(t.dtype) && draw.chance(50)) {
+      auto [changed, bytes] = copied(inputs.back());
+      Tensor::put(t.dtype, bytes, changed.numel() - 1, 10);
+      inputs.back() = std::move(changed);
+    }
   }
   return inputs;
 }
@@ -175,8 +177,7 @@ void draw_beside_constants(const Graph& g, std::vector<Tensor>& inputs, Draw& dr
   for (Tensor& t : inputs) {
     if ((!is_float(t.dtype()) && !is_int(t.dtype())) || size_bits(t.dtype()) % 8 != 0) continue;
     const double step = is_float(t.dtype()) ? 2 * float_limits(t.dtype()).epsilon() : 0;
-    auto [changed, bytes] = Tensor::allocate(t.dtype(), t.dims());
-    std::memcpy(bytes, t.data(), static_cast<size_t>(t.bytes()));
+    auto [changed, bytes] = copied(t);
     for (int64_t k = 0; k < t.numel(); ++k) {
       if (!draw.chance(30)) continue;
       const double c = draw.of(held),

@@ -57,7 +57,7 @@ int64_t Proposer::size() {
     if (const int64_t n = draw_.of(aimed_sizes_); n <= kShort || draw_.chance(30)) return n;
   if (!hints_.sizes.empty() && draw_.chance(10)) return draw_.of(hints_.sizes);
   if (!hints_.long_sizes.empty() && draw_.chance(3)) return draw_.of(hints_.long_sizes);
-  if (!hints_.longest_sizes.empty() && draw_.below(100) < 1) return draw_.of(hints_.longest_sizes);
+  if (!hints_.longest_sizes.empty() && draw_.chance(1)) return draw_.of(hints_.longest_sizes);
   if (draw_.chance(4)) return squares[static_cast<size_t>(draw_.below(4))];
   return all[static_cast<size_t>(draw_.below(draw_.chance(15) ? 12 : 11))];
 }

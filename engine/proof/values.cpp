@@ -142,20 +142,23 @@ uint64_t int_value(DType t, Magnitudes m, int scale, Draw& draw) {
   }
 }
 
+size_t count(const std::vector<int64_t>& dims) {
+  int64_t n = 1;
+  for (int64_t d : dims) n *= d;
+  return static_cast<size_t>(n);
+}
+
 }  // namespace
 
 Tensor drawn_tensor(DType dtype, const std::vector<int64_t>& dims, Draw& draw,
                     Magnitudes magnitudes) {
-  if (dtype == DType::string || size_bits(dtype) % 8) {
-    Tensor t = dtype == DType::string ? Tensor(dims, {}) : Tensor::allocate(dtype, dims).first;
-    if (dtype != DType::string) return t;
+  if (dtype == DType::string) {
     static const std::vector<std::string> kWords{"a", "b", "ab", "", "1", "-2.5", "A b", "zwölf"};
-    int64_t count = 1;
-    for (int64_t d : dims) count *= d;
-    std::vector<std::string> words(static_cast<size_t>(count));
+    std::vector<std::string> words(count(dims));
     for (std::string& w : words) w = draw.of(kWords);
     return Tensor(dims, std::move(words));
   }
+  if (size_bits(dtype) % 8) return Tensor::allocate(dtype, dims).first;
   auto [t, bytes] = Tensor::allocate(dtype, dims);
   const auto size = static_cast<size_t>(size_bytes(dtype, 1));
   const FloatLimits l = drawn_limits(dtype);
@@ -194,9 +197,7 @@ Tensor extreme_tensor(DType dtype, const std::vector<int64_t>& dims, Draw& draw)
 }
 
 Tensor drawn_lengths(DType dtype, const std::vector<int64_t>& dims, int64_t most, Draw& draw) {
-  int64_t n = 1;
-  for (int64_t d : dims) n *= d;
-  std::vector<int64_t> all(static_cast<size_t>(n));
+  std::vector<int64_t> all(count(dims));
   for (int64_t& x : all) x = draw.between(int64_t{1}, std::max<int64_t>(most, 1));
   return Tensor::of_ints(dtype, dims, all);
 }

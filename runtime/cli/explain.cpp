@@ -159,9 +159,16 @@ bool lacks_kernel(const Explained& e, size_t layer) {
   });
 }
 
+std::vector<std::string> interpreted_layers(const Explained& e) {
+  std::vector<std::string> out;
+  for (size_t k = 0; k < e.plan.layers.size(); ++k)
+    if (e.plan.layers[k].contract == "interpret" || lacks_kernel(e, k))
+      out.push_back(escape(e.plan.layers[k].name));
+  return out;
+}
+
 void print_layers(const Explained& e, const Ranges& ranges) {
-  auto interpreted = std::ranges::count(e.plan.layers, "interpret", &Layer::contract);
-  for (size_t k = 0; k < e.plan.layers.size(); ++k) interpreted += lacks_kernel(e, k);
+  const size_t interpreted = interpreted_layers(e).size();
   const Graph& g = e.plan.graph;
   const bool open = std::ranges::any_of(g.inputs(), [&](ValueId v) {
     const auto& shape = g.value(v).type.shape;
@@ -312,12 +319,11 @@ Status take_shapes(Common& common, const InputOptions& inputs) {
 }
 
 Status none_interpreted(const Explained& e) {
-  std::string names;
-  for (size_t k = 0; k < e.plan.layers.size(); ++k)
-    if (e.plan.layers[k].contract == "interpret" || lacks_kernel(e, k))
-      names += (names.empty() ? "" : ", ") + escape(e.plan.layers[k].name);
+  const std::vector<std::string> names = interpreted_layers(e);
   if (names.empty()) return {};
-  return fail(required(Refusal(not_applicable(e.plan.target, names, "it is interpreted").value())));
+  return fail(required(Refusal(
+      not_applicable(e.plan.target, fmt::format("{}", fmt::join(names, ", ")), "it is interpreted")
+          .value())));
 }
 
 Result<Exit> body(const Common& given, const Asked& asked) {
