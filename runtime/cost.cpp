@@ -9,7 +9,9 @@ namespace {
 /// Activations that the launches of a layer read and write.
 class Traffic {
  public:
-  Traffic(const Plan& plan, const LoweredLayer& layer) : plan_(plan), layer_(layer) {}
+  Traffic(const Plan& plan, const LoweredLayer& layer,
+          const std::function<Type(const Type&)>& sized)
+      : plan_(plan), layer_(layer), sized_(sized) {}
   int64_t bytes() {
     int64_t total = 0;
     for (const Launch& l : layer_.launches) {
@@ -32,7 +34,8 @@ class Traffic {
   int64_t size(const Type& t) {
     if (!t.shape) return 0;
     int64_t elements = 1;
-    for (const Dim& d : *t.shape) {
+    const Shape known = sized_ ? *sized_(t).shape : *t.shape;
+    for (const Dim& d : known) {
       open = open || !d.constant();
       elements *= std::max<int64_t>(0, d.value_or(1));
     }
@@ -40,11 +43,13 @@ class Traffic {
   }
   const Plan& plan_;
   const LoweredLayer& layer_;
+  const std::function<Type(const Type&)>& sized_;
 };
 
 }  // namespace
 
-Result<Cost> cost_of(const Graph& fused, const Knowledge& knowledge, const LowerOptions& lowering) {
+Result<Cost> cost_of(const Graph& fused, const Knowledge& knowledge, const LowerOptions& lowering,
+                     const std::function<Type(const Type&)>& sized) {
   Cost c;
   c.nodes = fused.live_nodes();
   FERRULE_ASSIGN(Plan plan, make_plan(std::move(*fused.clone()), knowledge.target, knowledge.ops));
@@ -52,7 +57,7 @@ Result<Cost> cost_of(const Graph& fused, const Knowledge& knowledge, const Lower
   c.layers = plan.layers.size();
   for (size_t k = 0; k < lowered.layers.size(); ++k) {
     c.kernels += lowered.layers[k].kernels();
-    Traffic t(plan, lowered.layers[k]);
+    Traffic t(plan, lowered.layers[k], sized);
     c.bytes += t.bytes();
     c.open = c.open || t.open;
   }

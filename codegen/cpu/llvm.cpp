@@ -546,7 +546,7 @@ Result<std::string> compile_cpu(const KernelKey& key, std::string_view symbol, C
   FERRULE_TRY(check(key));
   FERRULE_ASSIGN(llvm::TargetMachine * machine, machine_for(isa));
   Program program = key.program;
-  expand_transcendentals(program, PrimitiveEmitter::has_exp(isa));
+  expand_transcendentals(program, /*keep_exp=*/true);
   llvm::LLVMContext context;
   llvm::Module module("ferrule", context);
   module.setTargetTriple(machine->getTargetTriple().str());

@@ -77,7 +77,7 @@ bool PrimitiveEmitter::calls(const Inst& in, DType operand) {
   if (in.op == Prim::cast) return is_f8(in.type);
   if (in.op == Prim::ipow) return true;
   if ((in.op == Prim::mod || in.op == Prim::fmod) && is_float(operand)) return true;
-  if (in.op == Prim::exp && operand == DType::f32) return false;  // expanded, or exp_f32
+  if (in.op == Prim::exp && operand == DType::f32) return false;
   return in.op == Prim::sigmoid || in_library(in.op);
 }
 
@@ -131,25 +131,59 @@ Value* PrimitiveEmitter::sigmoid(DType t, Value* x) {
   return b_.CreateFDiv(top, b_.CreateFAdd(one, e));
 }
 
-/// As expand_transcendentals has it, but 2^n in one instruction.
+/// To the nearest i32. A lane beyond i32 is anything.
+Value* PrimitiveEmitter::nearest_i32(Value* x) {
+  if (lanes_ == 16 && isa_.vector_bytes == 64)
+    return b_.CreateIntrinsic(intr::x86_avx512_mask_cvtps2dq_512, {},
+                              {x, llvm::Constant::getNullValue(vec(b_.getInt32Ty())),
+                               b_.getInt16(-1), b_.getInt32(4)});  // 4: rounds as usual
+  if (lanes_ == 8) return b_.CreateIntrinsic(intr::x86_avx_cvt_ps2dq_256, {}, {x});
+  return b_.CreateFPToSI(b_.CreateUnaryIntrinsic(intr::roundeven, x), vec(b_.getInt32Ty()));
+}
+
+/// As expand_transcendentals has it, with the same results, but without an operation that makes a
+/// subnormal number: processors take more than a hundred cycles for each, and a softmax is full of
+/// them, above all where a mask makes its elements 0. A result below 2^-126 is made as an integer,
+/// which counts units of 2^-149: those are its bits.
 Value* PrimitiveEmitter::exp_f32(Value* x) {
   const ExpParts& e = kExpParts;
   auto f = [&](double v) { return number(DType::f32, v); };
+  auto i = [&](int64_t v) { return integer(vector(DType::i32), v); };
   auto fma = [&](Value* a, Value* b, Value* c) {
     return intrinsic(intr::fma, std::array{a, b, c});
   };
   x = b_.CreateSelect(b_.CreateFCmpOLT(f(e.most), x), f(e.most), x);  // NaN stays
   x = b_.CreateSelect(b_.CreateFCmpOGT(f(e.least), x), f(e.least), x);
-  Value* n = b_.CreateFSub(fma(x, f(e.log2e), f(e.magic)), f(e.magic));
+  Value* shifted = fma(x, f(e.log2e), f(e.magic));
+  Value* n = b_.CreateFSub(shifted, f(e.magic));
   Value* r = fma(n, f(-e.ln2_low), fma(n, f(-e.ln2_high), x));
   Value* p = f(e.polynomial[0]);
   for (size_t k = 1; k < e.polynomial.size(); ++k) p = fma(p, r, f(e.polynomial[k]));
-  auto mask = [&](unsigned bits) { return llvm::ConstantInt::get(b_.getIntNTy(bits), -1, true); };
-  if (lanes_ == 16)
-    return b_.CreateIntrinsic(intr::x86_avx512_mask_scalef_ps_512, {},
-                              {p, n, p, mask(16), b_.getInt32(4)});  // 4: rounds as usual
-  FERRULE_ASSERT(lanes_ == 8, "f32 beside elements of 64 bits");
-  return b_.CreateIntrinsic(intr::x86_avx512_mask_scalef_ps_256, {}, {p, n, p, mask(8)});
+  Value* small = b_.CreateFCmpOLE(n, f(-126));
+  Value* result = nullptr;
+  if (isa_.vector_bytes == 64) {
+    n = b_.CreateSelect(small, b_.CreateFAdd(n, f(149)), n);
+    const unsigned bits = lanes_ == 16 ? 16 : 8;
+    llvm::SmallVector<Value*, 5> args{p, n, p,
+                                      llvm::ConstantInt::get(b_.getIntNTy(bits), -1, true)};
+    if (lanes_ == 16) args.push_back(b_.getInt32(4));  // rounds as usual
+    FERRULE_ASSERT(lanes_ == 16 || lanes_ == 8, "f32 beside elements of 64 bits");
+    result = b_.CreateIntrinsic(
+        lanes_ == 16 ? intr::x86_avx512_mask_scalef_ps_512 : intr::x86_avx512_mask_scalef_ps_256,
+        {}, args);
+  } else {
+    // 2^n in two factors, because 2^128 is no number.
+    Value* whole = b_.CreateSub(b_.CreateBitCast(shifted, vector(DType::i32)),
+                                b_.CreateBitCast(f(e.magic), vector(DType::i32)));
+    whole = b_.CreateSelect(small, b_.CreateAdd(whole, i(149)), whole);
+    Value* half = b_.CreateAShr(whole, i(1));
+    auto times = [&](Value* v, Value* exponent) {
+      Value* power = b_.CreateShl(b_.CreateAdd(exponent, i(127)), i(23));
+      return b_.CreateFMul(v, b_.CreateBitCast(power, vector(DType::f32)));
+    };
+    result = times(times(p, half), b_.CreateSub(whole, half));
+  }
+  return b_.CreateSelect(small, b_.CreateBitCast(nearest_i32(result), vector(DType::f32)), result);
 }
 
 Value* PrimitiveEmitter::float_op(const Inst& in, std::span<Value* const> a) {
@@ -200,7 +234,7 @@ Value* PrimitiveEmitter::float_op(const Inst& in, std::span<Value* const> a) {
     case Prim::sigmoid:
       return sigmoid(t, a[0]);
     case Prim::exp:
-      if (t != DType::f32 || !has_exp(isa_)) break;
+      if (t != DType::f32) break;
       return exp_f32(a[0]);
     case Prim::sign: {
       Value* r = b_.CreateSelect(b_.CreateFCmpOLT(a[0], number(t, 0)), number(t, -1), a[0]);

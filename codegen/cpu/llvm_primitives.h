@@ -28,8 +28,6 @@ class PrimitiveEmitter {
   llvm::Value* emit(const Inst& in, std::span<const DType> types,
                     std::span<llvm::Value* const> args);
 
-  /// Whether exp of f32 is emitted in place, without a call: AVX-512 multiplies by powers of two.
-  static bool has_exp(const CpuIsa& isa) { return isa.vector_bytes == 64; }
   /// Whether `in` calls a function, so that vector registers do not survive it.
   static bool calls(const Inst& in, DType operand);
 
@@ -40,6 +38,7 @@ class PrimitiveEmitter {
   V* divide(const Inst& in, V* a, V* b);
   V* compare(Prim op, DType t, V* a, V* b);
   V* sigmoid(DType t, V* x);
+  V* nearest_i32(V* x);
   V* exp_f32(V* x);
   V* call_library(std::string_view function, DType t, std::span<V* const> args);
   V* per_lane(const std::string& symbol, llvm::Type* result, llvm::Type* argument,

@@ -44,7 +44,7 @@ std::string text(const Tensor& t) {
     else if (is_float(t.dtype()))
       items += number(t.at_f64(i));
     else
-      items += std::to_string(t.at_i64(i));
+      items += t.integer_text(i);
   }
   return type + " {" + items + "}";
 }

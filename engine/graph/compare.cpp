@@ -120,8 +120,8 @@ Difference compare(const Tensor& got, const Tensor& want, const Tolerance& toler
   if (is_int(got.dtype()) || got.dtype() == DType::boolean) {
     for (int64_t k = 0; k < got.numel(); ++k)
       if (got.at_i64(k) != want.at_i64(k)) {
-        Difference d =
-            different(fmt::format("element {} is {}, want {}", k, got.at_i64(k), want.at_i64(k)));
+        Difference d = different(
+            fmt::format("element {} is {}, want {}", k, got.integer_text(k), want.integer_text(k)));
         d.at = k;
         return d;
       }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 
 #include "engine/base/diagnostics.h"
 #include "engine/base/join.h"
@@ -45,7 +46,6 @@ std::vector<Open> open_inputs(const Graph& g, std::string_view fact) {
 }
 
 constexpr std::array<std::string_view, 4> kImage = {"batch", "channels", "height", "width"};
-constexpr std::array<std::string_view, 4> kLetters = {"N", "C", "H", "W"};
 
 /// Whether the symbol is a word that a person chose.
 bool chosen(const std::string& symbol) {
@@ -60,13 +60,6 @@ std::string axis_words(const Type& t, int axis) {
   const std::string symbol = (*t.shape)[static_cast<size_t>(axis)].str();
   if (t.rank() == 4) return std::string(kImage[static_cast<size_t>(axis)]);
   return chosen(symbol) ? symbol : fmt::format("axis {}", axis);
-}
-
-std::string letter(const Type& t, int axis) {
-  const Dim& d = (*t.shape)[static_cast<size_t>(axis)];
-  if (d.is_constant() || chosen(d.str())) return d.str();
-  return t.rank() == 4 ? std::string(kLetters[static_cast<size_t>(axis)])
-                       : fmt::format("D{}", axis);
 }
 
 }  // namespace
@@ -88,13 +81,23 @@ std::string open_sizes(const Graph& g, std::string_view fact) {
   return joined(parts, {}, ", ", " and ");
 }
 
+int64_t likely_size(int rank, int axis) {
+  return axis == 0 ? 1 : rank == 4 && axis >= 2 ? 224 : 128;
+}
+
 std::string shapes_flag(const Graph& g, std::string_view fact) {
   std::string out;
+  std::map<std::string, int64_t> symbols;  // one size wherever the model says so
   for (const Open& o : open_inputs(g, fact)) {
     const Value& value = g.value(o.input);
     if (!value.type.shape) continue;
     std::string dims;
-    for (int k = 0; k < value.type.rank(); ++k) dims += (k ? "x" : "") + letter(value.type, k);
+    for (int k = 0; k < value.type.rank(); ++k) {
+      const Dim& d = (*value.type.shape)[static_cast<size_t>(k)];
+      int64_t size = d.value_or(likely_size(value.type.rank(), k));
+      if (!d.is_constant()) size = symbols.try_emplace(d.str(), size).first->second;
+      dims += fmt::format("{}{}", k ? "x" : "", size);
+    }
     out += fmt::format("{}--shapes {}:{}", out.empty() ? "" : " ", escape(value.name), dims);
   }
   return out;
@@ -107,7 +110,7 @@ std::string undecided(const Graph& g, std::string_view fact) {
   constexpr size_t kShort = 60;  // letters; flags for many inputs would hide the reason
   return fmt::format("it depends on {}, which the model leaves open{}", sizes,
                      flag.empty()            ? ""
-                     : flag.size() <= kShort ? "; pass " + flag
+                     : flag.size() <= kShort ? fmt::format("; pass {}, say", flag)
                                              : "; --shapes sets them");
 }
 

@@ -222,6 +222,13 @@ int64_t Tensor::at_i64(int64_t i) const {
   });
 }
 
+bool Tensor::beyond_i64(int64_t i) const { return dtype_ == DType::u64 && at_i64(i) < 0; }
+
+std::string Tensor::integer_text(int64_t i) const {
+  return dtype_ == DType::u64 ? std::to_string(static_cast<uint64_t>(at_i64(i)))
+                              : std::to_string(at_i64(i));
+}
+
 std::vector<int64_t> Tensor::to_i64() const {
   std::vector<int64_t> out(numel());
   for (size_t i = 0; i < out.size(); ++i) out[i] = at_i64(i);

@@ -92,7 +92,10 @@ class Tensor {
   /// Element `i` (row-major) as double / int64, from any numeric or bool type.
   double at_f64(int64_t i) const;
   int64_t at_i64(int64_t i) const;
-  std::vector<int64_t> to_i64() const;  ///< all elements; integer or bool types
+  /// Whether the element is one of u64 that i64 does not hold: at_i64 wraps it.
+  bool beyond_i64(int64_t i) const;
+  std::string integer_text(int64_t i) const;  ///< of integers and bool
+  std::vector<int64_t> to_i64() const;        ///< all elements; integer or bool types
   std::vector<double> to_f64() const;
   /// Same bytes under other dims of the same number of elements.
   Tensor reshaped(std::vector<int64_t> dims) const;

@@ -55,7 +55,7 @@ namespace {
 
 std::string element_text(const Tensor& t) {
   if (t.numel() != 1 || t.dtype() == DType::string) return fmt::format("{} elements", t.numel());
-  if (!is_float(t.dtype())) return std::to_string(t.at_i64(0));
+  if (!is_float(t.dtype())) return t.integer_text(0);
   return t.dtype() == DType::f64 ? fmt::format("{}", t.at_f64(0))
                                  : fmt::format("{}", static_cast<float>(t.at_f64(0)));
 }

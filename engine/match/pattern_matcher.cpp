@@ -435,7 +435,7 @@ bool Matcher::number(const Goal& g) {
   bool equal;
   if (!real) {
     equal = e.number == std::floor(e.number) && std::abs(e.number) < 9e18 &&
-            t->at_i64(0) == static_cast<int64_t>(e.number);
+            t->at_i64(0) == static_cast<int64_t>(e.number) && !t->beyond_i64(0);
   } else {
     double k = e.number, v = t->at_f64(0);
     double rtol = std::max(e.rtol, t->dtype() == DType::bf16  ? 1.0 / 128

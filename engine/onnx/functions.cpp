@@ -192,7 +192,37 @@ class FunctionWriter {
     auto [it, fresh] = written_.try_emplace(text, std::to_string(written_.size()));
     n.set_overload(it->second);
     if (fresh) FERRULE_TRY(add(*f, text, it->second));
+    note_results_of_call(n);
     return {};
+  }
+
+  /// The same for an operator that a function has been written for: ONNX knows no more of it than
+  /// its body says.
+  void note_results_of_call(const onnx::NodeProto& n) {
+    const auto unknown = [&](const std::string& name) {
+      return !name.empty() && rank_of(name) < 0;
+    };
+    if (std::ranges::none_of(n.output(), unknown) || std::ranges::any_of(n.input(), unknown))
+      return;
+    const auto f = std::ranges::find_if(m_.functions(), [&](const onnx::FunctionProto& f) {
+      return f.name() == n.op_type() &&
+             canonical_domain(f.domain()) == canonical_domain(n.domain()) &&
+             f.overload() == n.overload();
+    });
+    if (f == m_.functions().end()) return;
+    std::vector<onnx::TypeProto> in;
+    for (const std::string& input : n.input())
+      in.push_back(input.empty() ? onnx::TypeProto() : type_of(input));
+    try {
+      const auto out = onnx::shape_inference::InferFunctionOutputTypes(*f, in, {});
+      for (int k = 0; k < n.output_size() && k < static_cast<int>(out.size()); ++k)
+        if (unknown(n.output(k))) {
+          types_[n.output(k)] = out[static_cast<size_t>(k)];
+          noted_.push_back(n.output(k));
+        }
+    } catch (const std::exception&) {
+      return;
+    }
   }
 
   /// What nodes of a body hand on from its call, as the call has it.

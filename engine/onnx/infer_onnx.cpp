@@ -89,7 +89,14 @@ class Nested final : public onnx::GraphInferencer {
       if (loop_ && i < 2 && declared.rank() == 1) t.shape = Shape{Dim(1)};
       g_.set_type(g_.inputs()[i], std::move(t));
     }
+    std::vector<std::pair<ValueId, Type>> before;
+    for (ValueId v : g_.values()) before.emplace_back(v, g_.value(v).type);
     if (auto status = infer_nested(ops_, g_); !status) throw Carried{std::move(status).error()};
+    if (loop_ && loosen_state()) {
+      for (auto& [v, type] : before)
+        if (!contains(g_.inputs(), v)) g_.set_type(v, std::move(type));
+      if (auto status = infer_nested(ops_, g_); !status) throw Carried{std::move(status).error()};
+    }
     types_.clear();
     types_.resize(g_.outputs().size());
     std::vector<const onnx::TypeProto*> out;
@@ -102,6 +109,28 @@ class Nested final : public onnx::GraphInferencer {
   }
 
  private:
+  /// What a turn makes of another size than the body declares is a state whose size changes, and
+  /// holds for the first turn alone. Whether there is one.
+  bool loosen_state() {
+    bool any = false;
+    for (size_t i = 2; i < g_.inputs().size() && i - 1 < g_.outputs().size(); ++i) {
+      Type t = g_.value(g_.inputs()[i]).type;
+      const auto& next = g_.value(g_.outputs()[i - 1]).type.shape;
+      if (!t.shape || !next) continue;
+      if (t.shape->size() != next->size()) {
+        t.shape.reset();
+      } else {
+        bool same = true;
+        for (size_t k = 0; k < next->size(); ++k)
+          if (!((*t.shape)[k] == (*next)[k])) (*t.shape)[k] = Dim::unknown(), same = false;
+        if (same) continue;
+      }
+      g_.set_type(g_.inputs()[i], std::move(t));
+      any = true;
+    }
+    return any;
+  }
+
   const Semantics& ops_;
   Graph& g_;
   DimNames& names_;

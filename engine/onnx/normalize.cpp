@@ -503,6 +503,15 @@ void fill_defaults(Ctx& c, const onnx::OpSchema& newest) {
 
 /// Many models declare stale shapes; what follows from the inputs counts, and the user is told.
 Status infer_declared(Graph& g, NodeId id, const Semantics& ops, std::vector<std::string>* notes) {
+  // A number that a model declares of what only a run tells is taken at its word. That it has the
+  // name of another size is not: exporters and optimizers give one name to what differs.
+  for (ValueId v : g.node(id).outputs)
+    if (v && g.value(v).type.shape) {
+      Type t = g.value(v).type;
+      for (Dim& d : *t.shape)
+        if (!d.is_constant()) d = Dim::unknown();
+      g.set_type(v, std::move(t));
+    }
   Status first = infer(ops, g, id);
   if (first || !notes || first.error().code != Code::bad_shape) return first;
   std::vector<Type> declared;

@@ -20,9 +20,9 @@ constexpr int kEvaluations = 24;
 constexpr double kSafety = 8, kUlps = 4;
 /// Sums of products are rounded at every step, in either order: ulps of the result for each term.
 constexpr double kUlpsOfTerm = 1.0 / 8;
-/// What may be lost to underflow, in least subnormals: what scales of everyday size make of one.
-/// More is no reassociation.
-constexpr double kLost = 32;
+/// What may be lost to underflow, in least subnormals: what scales of everyday size make of one,
+/// two of them where the type holds much smaller numbers than those. More is no reassociation.
+constexpr double kLostOfF16 = 256, kLost = 1024;
 /// How near what is left comes to the f64 value where the other graph has lost it, relative to it.
 constexpr double kNear = 1e-2;
 /// The same where the graph before is as far off: one digit of a subnormal number is half of it.
@@ -234,18 +234,31 @@ double longest_sum(const Graph& g, const Values& values, const Semantics& ops) {
   return most;
 }
 
+/// Whether all that is computed is said by formulas over real numbers: operands that move by what
+/// rounding takes show what it does to the result. Elsewhere one operator may become several, with
+/// roundings of their own.
+bool of_formulas(const Graph& g, const Semantics& ops) {
+  return std::ranges::all_of(g.order(), [&](NodeId id) {
+    const Node& n = g.node(id);
+    auto real = [&](ValueId v) { return !v || is_float(g.value(v).type.dtype); };
+    return ops.find(n) && std::ranges::all_of(n.outputs, real) &&
+           (n.inputs.empty() || real(n.inputs[0]));
+  });
+}
+
 /// The differences at one output that are still to be explained.
 class Output {
  public:
-  /// `ulps`: of the result, whatever its operands are. `expanded`: the graph after has more nodes.
+  /// `ulps`: of the result, whatever its operands are. `hidden`: the graph before takes steps that
+  /// its nodes do not show.
   Output(const Tensor& want, const Tensor& got, const Tensor& truth, const Tensor& other,
-         double ulps, bool expanded)
+         double ulps, bool hidden)
       : want_(want),
         got_(got),
         truth_(truth),
         other_(other),
         ulps_(ulps),
-        expanded_(expanded),
+        hidden_(hidden),
         real_(is_float(want.dtype())) {
     const bool texts = want.dtype() == DType::string;  // which are the same
     for (int64_t k = 0; k < want.numel() && !texts; ++k)
@@ -307,19 +320,22 @@ class Output {
     if (!real_) return std::abs(want - got) <= e.spread;
     if (same(got, truth) || e.met) return true;
     const FloatLimits l = float_limits(want_.dtype());
+    const double least =
+        l.smallest() *
+        (l.min_exponent > float_limits(DType::f32).min_exponent ? kLostOfF16 : kLost);
     const double scale = std::isfinite(truth) ? std::abs(truth) : 0;
-    // Where nothing is left of a number, the rounding of the graph before must explain it: unless
-    // one operator became several, whose steps it does not show.
-    const double spread = got == 0 && !expanded_ ? e.own.value_or(e.spread) : e.spread;
-    const double bound =
-        kSafety * spread + std::max(ulps_ * 2 * l.epsilon() * scale, kLost * l.smallest());
+    // Where nothing is left of a number, the rounding of the graph before must explain it: but near
+    // the subnormal numbers, of whose operands a few digits are left, or none.
+    const bool lost = got == 0 && scale > 32 * std::ldexp(1.0, l.min_exponent);
+    const double spread = lost && !hidden_ ? e.own.value_or(e.spread) : e.spread;
+    const double bound = kSafety * spread + std::max(ulps_ * 2 * l.epsilon() * scale, least);
     if (!std::isfinite(got)) return false;
     return std::abs(want - got) <= bound || (got >= e.least - bound && got <= e.greatest + bound);
   }
 
   const Tensor &want_, &got_, &truth_, &other_;
   double ulps_;
-  bool expanded_;
+  bool hidden_;
   bool real_;
   std::vector<Element> open_;
 };
@@ -358,7 +374,8 @@ std::string unexplained(const ArbiterCase& c, const Semantics& ops, const Limits
   const auto truth = before.run(*c.inputs, nullptr), other = after.run(*c.inputs, nullptr);
   if (!truth || !other) return "it cannot be evaluated in f64";
   std::vector<Output> outputs;
-  const bool expanded = c.after->order().size() > c.before->order().size();
+  const bool hidden =
+      c.after->order().size() > c.before->order().size() && !of_formulas(*c.before, ops);
   const double ulps = kUlps + kUlpsOfTerm * std::max(longest_sum(*c.before, *truth, ops),
                                                      longest_sum(*c.after, *other, ops));
   auto at = [](const Graph& g, const Values& all, size_t k) -> const Tensor& {
@@ -389,7 +406,7 @@ std::string unexplained(const ArbiterCase& c, const Semantics& ops, const Limits
           e >= 0)
         return told(k, e);
     outputs.emplace_back((*c.want)[k], (*c.got)[k], at(*c.before, *truth, k),
-                         at(*c.after, *other, k), ulps, expanded);
+                         at(*c.after, *other, k), ulps, hidden);
   }
   Draw noise(1);
   for (int n = 0; n < kEvaluations && std::ranges::any_of(

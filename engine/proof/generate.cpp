@@ -398,6 +398,33 @@ std::unique_ptr<Graph> Generator::valid(std::unique_ptr<Graph> g) const {
   return infer_again(*ctx_.ops, *g) && small(*g) ? std::move(g) : nullptr;
 }
 
+/// One element of a constant becomes another one's, a number that the rule names, or any:
+/// conditions ask for the first and the last, and mean all.
+bool Generator::vary_element(Graph& g, ValueId v) {
+  const Tensor& t = *g.constant(v);
+  const int64_t n = t.numel();
+  std::vector<double> all = t.to_f64();
+  const int64_t at = draw_.chance(50) ? draw_.below(n) : draw_.chance(50) ? 0 : n - 1;
+  const int64_t other = draw_.chance(50) ? draw_.below(n) : draw_.chance(50) ? 0 : n - 1;
+  double& x = all[static_cast<size_t>(at)];
+  switch (draw_.below(4)) {
+    case 0:
+      x = all[static_cast<size_t>(other)];
+      break;
+    case 1:
+      x = draw_.of(hints_.numbers);
+      break;
+    case 2:
+      x = is_float(t.dtype()) ? x * draw_.between(0.5, 1.5) : x + (draw_.chance(50) ? 1 : -1);
+      break;
+    default:
+      x = is_float(t.dtype()) ? draw_.between(-2.0, 2.0)
+                              : static_cast<double>(draw_.between(int64_t{-2}, int64_t{12}));
+  }
+  g.set_constant(v, filled(t.dtype(), t.dims(), all));
+  return true;
+}
+
 std::unique_ptr<Graph> Generator::varied(const Graph& g) {
   auto out = g.clone();
   return vary(*out) ? valid(std::move(out)) : nullptr;
@@ -409,6 +436,10 @@ bool Generator::vary(Graph& g) {
   if (!constants.empty() && (draw_.chance(70) || nodes.empty())) {
     const ValueId v = draw_.of(constants);
     const Tensor& t = *g.constant(v);
+    constexpr int64_t kFew = 64;
+    if (t.numel() > 1 && t.numel() <= kFew && t.dtype() != DType::string &&
+        size_bits(t.dtype()) % 8 == 0 && draw_.chance(35))
+      return vary_element(g, v);
     int way = 0;
     const NodeId reader = g.value(v).uses.empty() ? NodeId{} : g.value(v).uses[0].node;
     const ValueId beside = reader ? g.input(reader, 0) : ValueId{};
@@ -421,12 +452,17 @@ bool Generator::vary(Graph& g) {
     const NodeId n = draw_.of(nodes);
     const OperatorSchema* schema = operator_schema(g.node(n));
     if (!schema || schema->attributes.empty()) return false;
-    const AttributeSchema& a = draw_.of(schema->attributes);
+    std::vector<const AttributeSchema*> asked;
+    for (const AttributeSchema& a : schema->attributes)
+      if (hints_.asked.contains(a.name)) asked.push_back(&a);
+    const AttributeSchema& a =
+        !asked.empty() && draw_.chance(50) ? *draw_.of(asked) : draw_.of(schema->attributes);
     const ValueId first = g.input(n, 0);
-    const auto to =
-        propose_.attribute(g.node(n).op.text(), a, first ? g.value(first).type.rank() : 0);
+    auto to = propose_.attribute(g.node(n).op.text(), a, first ? g.value(first).type.rank() : 0);
     if (!to) return true;
     const Attr* now = g.node(n).attrs.find(a.name);
+    if (const auto* was = now ? std::get_if<double>(now) : nullptr; was && draw_.chance(20))
+      to = *was * (1 + draw_.between(-3e-3, 3e-3));
     if (now && draw_.chance(60)) {  // one name in the pattern may stand for all that are equal
       const Attr was = *now;
       for (NodeId m : nodes)
@@ -465,6 +501,13 @@ bool Generator::rescale_one(Graph& g) {
       t.shape->insert(t.shape->begin(), more);
       g.set_type(v, std::move(t));
     }
+  } else if (draw_.chance(20)) {  // of one input alone
+    const ValueId v = draw_.of(g.inputs());
+    Type t = g.value(v).type;
+    if (!t.shape || t.shape->empty()) return false;
+    (*t.shape)[static_cast<size_t>(draw_.below(std::ssize(*t.shape)))] =
+        Dim(propose_.another_size());
+    g.set_type(v, std::move(t));
   } else {
     constexpr int64_t kLong = 1000;
     const int64_t from = draw_.of(sizes), to = propose_.another_size();

@@ -38,6 +38,7 @@ class Generator {
  private:
   std::unique_ptr<Graph> valid(std::unique_ptr<Graph> g) const;
   bool vary(Graph& g);
+  bool vary_element(Graph& g, ValueId v);
   bool rescale_one(Graph& g);
   bool reset_one(Graph& g);
 

@@ -144,6 +144,17 @@ class Ways {
   const Rule& rule_;
 };
 
+/// What is strictly within a comparison that its limit meets, too: cases mostly lie on it. Null:
+/// it is no such comparison.
+Part inside(const Part& e, bool holds) {
+  if (e->kind == ExprKind::negation) return inside(e->args[0], !holds);
+  if (e->kind != ExprKind::binary) return nullptr;
+  const Part &a = e->args[0], &b = e->args[1];
+  if (e->binary == (holds ? Binary::le : Binary::gt)) return binary(Binary::lt, a, b);
+  if (e->binary == (holds ? Binary::ge : Binary::lt)) return binary(Binary::gt, a, b);
+  return nullptr;
+}
+
 /// The comparison's last number; null: it compares with none.
 Part limit(const Part& e, bool holds) {
   if (e->kind == ExprKind::negation) return limit(e->args[0], !holds);
@@ -167,21 +178,47 @@ void numbers_in(const Expr& e, std::set<int64_t>& out) {
   for (const Part& a : e.args) numbers_in(*a, out);
 }
 
+/// The rule with `way` in the place of one condition; beside all of them where there is none such.
 Goal goal(const Rule& rule, size_t which, const Way& way) {
   Goal out;
   std::set<int64_t> numbers;
-  for (size_t k = 0; k < rule.where.size(); ++k) {
-    if (k != which) {
-      out.where.push_back(rule.where[k]);
-      continue;
-    }
+  auto ask = [&](const Condition& like) {
     for (const Part& part : way) {
       numbers_in(*part, numbers);
-      out.where.push_back(rule.where[k]);
+      out.where.push_back(like);
       out.where.back().expr = part;
     }
+  };
+  for (size_t k = 0; k < rule.where.size(); ++k)
+    if (k == which)
+      ask(rule.where[k]);
+    else
+      out.where.push_back(rule.where[k]);
+  if (which >= rule.where.size()) {
+    Condition formula;
+    formula.id = "formula";
+    ask(formula);
   }
   out.numbers.assign(numbers.begin(), numbers.end());
+  return out;
+}
+
+/// What the `if` of formulas ask, those of roles and of what a replacement computes.
+std::vector<Part> asked_in_formulas(const Rule& rule) {
+  std::vector<Part> out;
+  auto all = [&](auto&& self, const Expr& e) -> void {
+    if (e.kind == ExprKind::conditional) out.push_back(e.args[0]);
+    if (e.kind == ExprKind::quantifier) return;  // what it asks is asked of its elements
+    for (const Part& a : e.args) self(self, *a);
+  };
+  for (const RoleSpec& role : rule.roles)
+    if (role.number) all(all, *role.number.expr);
+  for (const PatternLine& l : rule.rewrite.lines)
+    each_expr(*l.expr, [&](const PatternExpr& e) {
+      if (e.expression) all(all, *e.expression);
+      for (const AttrPattern& a : e.attrs)
+        if (a.expression) all(all, *a.expression);
+    });
   return out;
 }
 
@@ -197,13 +234,18 @@ std::vector<Goal> goals_of(const Rule& rule) {
     for (const Way& way : all) {
       if (all.size() > 1) branches.push_back(goal(rule, k, way));
       for (size_t part = 0; part < way.size(); ++part)
-        if (Part last = limit(way[part], true)) {
-          Way at = way;
-          at[part] = std::move(last);
-          limits.push_back(goal(rule, k, at));
-        }
+        for (const auto& nearer : {limit(way[part], true), inside(way[part], true)})
+          if (nearer) {
+            Way at = way;
+            at[part] = nearer;
+            limits.push_back(goal(rule, k, at));
+          }
     }
   }
+  for (const Part& asked : asked_in_formulas(rule))
+    for (const bool holds : {true, false})
+      for (const Way& way : ways.of(asked, holds))
+        branches.push_back(goal(rule, rule.where.size(), way));
   branches.insert(branches.end(), limits.begin(), limits.end());
   if (branches.size() > kGoals) branches.resize(kGoals);
   return branches;

@@ -1,7 +1,7 @@
-// Where the conditions of a rule decide: each branch of an `or`, each element of a list, and the
-// last size, rank or attribute that a comparison with a number lets through. What a rule gets wrong
-// in one branch alone, graphs drawn for the rule as a whole seldom show: they take the branch that
-// is met most easily.
+// Where the conditions of a rule decide: each branch of an `or`, of an `if` in a formula, each
+// element of a list, and the last size, rank or attribute that a comparison with a number lets
+// through. What a rule gets wrong in one branch alone, graphs drawn for the rule as a whole seldom
+// show: they take the branch that is met most easily.
 #pragma once
 #include <vector>
 

@@ -21,6 +21,9 @@ class HintCollector {
     if (e.kind == Expr::Kind::call && kSurroundings.contains(e.name)) out_.surroundings = true;
     if (e.kind == Expr::Kind::call && e.name == "users_all" && e.args.size() > 1)
       readers(*e.args[1]);
+    if (e.kind == Expr::Kind::call && e.name == "attr" && e.args.size() > 1)
+      if (const auto* name = std::get_if<std::string>(&e.args[1]->literal.v))
+        out_.asked.insert(*name);
     if (e.kind == Expr::Kind::literal) literal(e.literal);
     if (e.kind == Expr::Kind::list) list(e);
     if (e.kind == Expr::Kind::negate && e.args[0]->kind == Expr::Kind::literal)
@@ -30,8 +33,11 @@ class HintCollector {
   void pattern(const PatternExpr& e) {
     if (e.kind == PatternExpr::Kind::number) number(e.number);
     if (e.expression) expression(*e.expression);
-    for (const AttrPattern& a : e.attrs)
+    for (const AttrPattern& a : e.attrs) {
       if (a.expression) expression(*a.expression);
+      if (const auto* d = std::get_if<double>(&a.literal)) number(*d);
+      if (a.kind == AttrPattern::Kind::bind) out_.asked.insert(a.name);
+    }
     out_.open_attributes |= e.any_attrs;
     if (e.any_attrs)
       for (const std::string& op : e.ops) out_.modes = std::max(out_.modes, modes(e, op));

@@ -3,6 +3,7 @@
 // for sqrt 2 is never met by chance.
 #pragma once
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,9 @@ struct Hints {
   std::vector<int64_t> longest_sizes;  ///< so long that a graph has room for one alone
   std::vector<std::vector<int64_t>> lists;
   std::vector<std::string> operators;  ///< named by conditions: producers and readers
-  std::vector<std::string> readers;    ///< named by conditions as those of a value
+  std::set<std::string, std::less<>>
+      asked;  ///< attributes that the pattern gives a name or a condition asks for
+  std::vector<std::string> readers;  ///< named by conditions as those of a value
   bool surroundings = false;  ///< conditions ask who reads a value, or whether it is the graph's
   std::map<std::string, std::vector<Attr>, std::less<>>
       attributes;                 ///< by name, what the cases say

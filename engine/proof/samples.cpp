@@ -205,7 +205,9 @@ std::unique_ptr<Graph> Samples::candidate() {
       std::next(firing_.begin(), static_cast<long>(generator.pick(firing_.size())))->second;
   const Graph& g = *all_[alike[generator.pick(alike.size())]].graph;
   if (hints_.open_attributes && generator.chance(20)) return generator.reset(g);
-  return generator.chance(50) ? generator.resized(g) : generator.changed(g, mutations(g, scope_));
+  if (generator.chance(40)) return generator.resized(g);
+  if (generator.chance(40)) return generator.varied(g);
+  return generator.changed(g, mutations(g, scope_));
 }
 
 void Samples::draw(int distinct) {

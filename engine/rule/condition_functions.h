@@ -70,5 +70,7 @@ std::string quoted(const EvalContext& ctx, ValueId v);
 Truth compare_equal(const EvalContext& ctx, const Val& a, const Val& b, std::string* why);
 /// The single element of a constant; other values pass through unchanged.
 Val element_of(const EvalContext& ctx, const Val& v);
+/// Unknown where it is beyond i64.
+Val element(const Tensor& t, int64_t i);
 
 }  // namespace ferrule

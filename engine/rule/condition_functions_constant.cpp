@@ -10,12 +10,6 @@ namespace {
 
 constexpr int64_t kMaxListed = 1 << 16;
 
-Val element(const Tensor& t, int64_t i) {
-  if (t.dtype() == DType::string) return Val{t.strings()[static_cast<size_t>(i)]};
-  if (t.dtype() == DType::boolean) return Val{t.at_i64(i) != 0};
-  return is_float(t.dtype()) ? Val{t.at_f64(i)} : Val{t.at_i64(i)};
-}
-
 const Tensor* tensor_of(const EvalContext& ctx, const Val& v, Val* missing) {
   if (auto t = get<Tensor>(v)) return t;
   auto id = get<ValueId>(v);
@@ -112,7 +106,8 @@ Val equals(const EvalContext& ctx, Args a) {
   if (std::trunc(*k) != *k) return Val{false};
   auto exact = get<int64_t>(a[1]);
   int64_t want = exact ? *exact : static_cast<int64_t>(*k);
-  return every(ctx, a[0], [&](const Tensor& x, int64_t i) { return x.at_i64(i) == want; });
+  return every(ctx, a[0],
+               [&](const Tensor& x, int64_t i) { return !x.beyond_i64(i) && x.at_i64(i) == want; });
 }
 Val in_range(const EvalContext& ctx, Args a) {
   auto lo = as_number(a[1]), hi = as_number(a[2]);

@@ -555,18 +555,22 @@ Truth compare_equal(const EvalContext& ctx, const Val& a, const Val& b, std::str
   return Truth::unknown;
 }
 
+Val element(const Tensor& t, int64_t i) {
+  if (t.dtype() == DType::string) return Val{t.strings()[static_cast<size_t>(i)]};
+  if (t.dtype() == DType::boolean) return Val{t.at_i64(i) != 0};
+  if (is_float(t.dtype())) return Val{t.at_f64(i)};
+  return t.beyond_i64(i) ? unknown("an integer below 2^63") : Val{t.at_i64(i)};
+}
+
 Val element_of(const EvalContext& ctx, const Val& v) {
   auto id = get<ValueId>(v);
   if (!id) return v;
   const Tensor* t = ctx.graph.constant(*id);
   if (!t) return unknown(fmt::format("the value of {}, which is not a constant", quoted(ctx, *id)));
-  if (t->dtype() == DType::string)
-    return t->numel() == 1 ? Val{t->strings()[0]} : unknown("one string");
-  if (t->numel() != 1)
-    return unknown(
-        fmt::format("one number in place of {}, which has {}", quoted(ctx, *id), t->numel()));
-  if (t->dtype() == DType::boolean) return Val{t->at_i64(0) != 0};
-  return is_float(t->dtype()) ? Val{t->at_f64(0)} : Val{t->at_i64(0)};
+  if (t->numel() == 1) return element(*t, 0);
+  if (t->dtype() == DType::string) return unknown("one string");
+  return unknown(
+      fmt::format("one number in place of {}, which has {}", quoted(ctx, *id), t->numel()));
 }
 
 std::string str(const Val& v, const Graph& g) {

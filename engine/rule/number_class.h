@@ -34,7 +34,8 @@ struct ClassChange {
 std::optional<ClassChange> underflow(const Tensor& exact, const Tensor& rounded, Elements elements,
                                      const Tensor* normal);
 
-/// The tensor with 0 in the place of subnormal numbers; nothing: it has none.
+/// The tensor with 0 in the place of subnormal numbers that processors may flush; nothing: it has
+/// none.
 std::optional<Tensor> without_subnormals(const Tensor& t);
 
 /// "1e-08, which is 0 in f16"

@@ -59,6 +59,7 @@ const Rule* find_rule(const Node& n) {
     add_window_rules(t);
     add_movement_rules(t);
     add_select_rules(t);
+    add_recurrent_rules(t);
     return t;
   }();
   if (!n.domain.empty()) return nullptr;

@@ -57,8 +57,9 @@ const Rule* find_rule(const Node& n);  ///< null: not inferred here
 void derive_contents(InferenceContext& c);
 
 using Table = std::map<std::string_view, Rule>;
-void add_window_rules(Table& t);    // infer_window.cpp: convolution, pooling, matrix product
-void add_movement_rules(Table& t);  // infer_movement.cpp: what moves or selects elements
-void add_select_rules(Table& t);    // infer_select.cpp: norms, selections, makers of tensors
+void add_window_rules(Table& t);     // infer_window.cpp: convolution, pooling, matrix product
+void add_movement_rules(Table& t);   // infer_movement.cpp: what moves or selects elements
+void add_select_rules(Table& t);     // infer_select.cpp: norms, selections, makers of tensors
+void add_recurrent_rules(Table& t);  // infer_recurrent.cpp: RNN, GRU, LSTM
 
 }  // namespace ferrule::infer_detail

@@ -424,8 +424,10 @@ std::string Inquiry::State::with_more(const std::string& name, const std::string
         }))
       continue;
     std::vector<std::string> lacking;
+    size_t wanted = 0;
     const std::function<void(const PatternExpr&)> visit = [&](const PatternExpr& e) {
       if (e.kind != PatternExpr::Kind::call || e.optional) return;
+      ++wanted;
       const bool reads = std::ranges::any_of(
           e.args, [&](const auto& a) { return may_be(*rule, *a, o.model->node(then), meanings); });
       if (std::ranges::none_of(reads ? behind : nodes, [&](NodeId n) {
@@ -435,7 +437,8 @@ std::string Inquiry::State::with_more(const std::string& name, const std::string
       for (const auto& a : e.args) visit(*a);
     };
     for (const PatternLine& l : rule->match.lines) visit(*l.expr);
-    if (lacking.empty() || lacking.size() > fewest) continue;
+    // Where much is missing the two are there for something else.
+    if (lacking.empty() || lacking.size() > fewest || 3 * lacking.size() >= wanted) continue;
     if (lacking.size() < std::exchange(fewest, lacking.size())) out.clear();
     out.push_back(
         fmt::format("{} (takes {}, too)", rule->id, ferrule::joined(lacking, {}, ", ", " and ")));
@@ -737,6 +740,7 @@ std::vector<Considered> Inquiry::State::detailed(std::vector<Draft> all,
     const bool helped = std::ranges::any_of(
         c.c.unlocks, [](const Unlock& u) { return u.kind == Unlock::Kind::flag; });
     if (k < most && flags && !helped) c.worth *= 0.3;
+    if (c.refuted) c.worth *= 0.1;
   }
   std::ranges::stable_sort(all.begin(), all.begin() + static_cast<long>(std::min(most, all.size())),
                            leads);

@@ -101,8 +101,6 @@ class Sizes {
   Type sized(Type t) const;            ///< with all sizes known
   int64_t bytes(const Type& t) const;  ///< -1: the rank or the element type is not known
   const std::string& assumed() const { return assumed_; }
-  /// What all layers of a fused graph write and read, constants aside; views are free.
-  int64_t traffic(const Graph& fused, const Semantics& ops) const;
 
  private:
   std::map<std::string, int64_t> symbols_;
@@ -117,6 +115,8 @@ struct Change {
   std::string target;
   std::vector<std::string> bypass;  ///< a chain of nodes of the model that is taken out …
   std::string behind;               ///< … and put behind this node, if it is named
+  std::string alone;                ///< a value of the model that only `readers` read
+  std::vector<std::string> readers;
 };
 /// Takes the chain out of the graph and, `behind` given, puts it behind that node. errors: usage
 /// when it is no chain of nodes of one computed input and one result with one reader.
@@ -135,12 +135,17 @@ class Trials {
   std::optional<Tried> layer(const Change& change, const std::vector<std::string>& names);
 
  private:
-  Result<Graph> fused(const Change& change) const;
+  struct Outcome {
+    Graph graph;
+    int64_t traffic = -1;  ///< -1: not known
+  };
+  Result<Outcome> fused(const Change& change) const;
+  int64_t traffic(const Graph& fused, const Knowledge& knowledge) const;
   const Observed& o_;
   const Sizes& sizes_;
   int budget_;
-  int64_t now_ = -1;                                           ///< traffic as it is
-  std::map<std::string, std::shared_ptr<const Graph>> known_;  ///< null: no graph came out
+  std::optional<int64_t> now_;                                   ///< traffic as it is
+  std::map<std::string, std::shared_ptr<const Outcome>> known_;  ///< null: no graph came out
 };
 
 /// An unlock and, where it can be tried, how.
@@ -154,7 +159,8 @@ struct Draft {
   Considered c;
   Found found;
   std::vector<Proposal> proposals;
-  double worth = 0;  ///< bytes to win, the less the harder they are to have
+  double worth = 0;      ///< bytes to win, the less the harder they are to have
+  bool refuted = false;  ///< without the other readers it was tried, and does not fire either
 };
 /// Fills lines, conditions, counts and nodes from what was found.
 void describe(Draft& c);

@@ -82,9 +82,26 @@ class Edges {
     }
   }
 
+  /// Where a rule made one node of several, what follows it takes the result apart, and stands for
+  /// none of them: its n-th result is the n-th sibling's.
+  std::string sibling(const Node& apart, ValueId v) const {
+    const Node* whole = nullptr;
+    for (ValueId at = apart.inputs[0]; at && (!whole || whole->origins.empty());) {
+      whole = g_.producer(at);
+      at = whole && !whole->inputs.empty() ? whole->inputs[0] : ValueId{};
+    }
+    if (!whole || whole->origins.empty()) return apart.name;
+    const size_t all = whole->origins.size(), parts = apart.outputs.size();
+    size_t k = 0;
+    while (k < parts && apart.outputs[k] != v) ++k;
+    if (k == parts || all % parts) return whole->origins.back();
+    return whole->origins[(k + 1) * (all / parts) - 1];
+  }
+
   /// The node of the model that makes the value inside the layer.
   std::string maker(NodeId id, ValueId v) const {
     const Node& n = g_.node(id);
+    if (n.origins.empty() && !n.inputs.empty()) return sibling(n, v);
     if (n.body)
       for (size_t k = 0; k < n.outputs.size(); ++k)
         if (n.outputs[k] == v)
@@ -132,30 +149,45 @@ class Edges {
   void explain(MissedEdge& e) {
     e.cls = "structure";
     const std::vector<std::string> ends{e.producer, e.consumer};
+    // A node that a rule put in stands for none of the model's.
+    for (const auto& [end, layer] : {std::pair(e.producer, e.from), std::pair(e.consumer, e.to)})
+      if (!s_.ops.contains(end) && !s_.nested.contains(end)) {
+        e.reason = fmt::format("layer \"{}\" was put in by a rule, and is no node of the model",
+                               escape(layer));
+        return;
+      }
     std::vector<Draft> all = s_.candidates(ends, nullptr);
     std::erase_if(all, [&](const Draft& c) { return elsewhere(c, ends); });
     // What recognises or prepares is the reason where no rule that fuses came near.
     if (std::ranges::any_of(all, owns)) std::erase_if(all, std::not_fn(owns));
     if (all.empty()) all = s_.not_removed(ends, e.bytes);
     const std::string &x = contract_.at(e.from), &y = contract_.at(e.to);
-    if ((all.empty() || structure(all[0])) && anchored(x) && anchored(y)) {
+    const bool apart = anchored(x) && anchored(y);
+    auto built_around = [&] {
       e.reason = fmt::format(
           "each is built around an operator of its own ({} and {}), and no rule fuses two such "
           "layers",
           x, y);
-      return;
-    }
+    };
+    if (apart && (all.empty() || structure(all[0]))) return built_around();
     if (all.empty()) all = s_.at_one_end(ends, nullptr, ends, e.bytes);
     if (all.empty()) {
       e.reason = s_.otherwise(ends);
       return;
     }
-    // Changes of the model are advice only where they were tried.
-    std::erase_if(all[0].proposals, [](const Proposal& p) {
-      return p.change && p.unlock.kind == Unlock::Kind::edit;
-    });
-    try_unlocks(all[0], trials_, ends);
-    const Considered& c = all[0].c;
+    // What does not fire without the other readers of a value either has another reason.
+    constexpr size_t kTried = 4;
+    size_t best = 0;
+    for (size_t k = 0; k < std::min(all.size(), kTried); ++k) {
+      std::erase_if(all[k].proposals, [](const Proposal& p) {
+        return p.change && p.unlock.kind == Unlock::Kind::edit && p.change->alone.empty();
+      });
+      try_unlocks(all[k], trials_, ends);
+      best = all[k].refuted ? best : k;
+      if (!all[k].refuted) break;
+    }
+    if (apart && all[best].refuted) return built_around();
+    const Considered& c = all[best].c;
     e.rule = c.rule->id;
     e.reason = why::reason(c);
     if (c.state == Considered::State::refused && c.rejection.stage == Rejection::Stage::condition)

@@ -3,17 +3,10 @@
 #include <set>
 
 #include "engine/base/diagnostics.h"
-#include "engine/contract/accepts.h"
+#include "engine/graph/open_sizes.h"
 #include "engine/why/internal.h"
 
 namespace ferrule::why {
-namespace {
-
-/// A batch of one, images of 224, sequences of 128.
-int64_t likely(int rank, int axis) { return axis == 0 ? 1 : rank == 4 && axis >= 2 ? 224 : 128; }
-
-}  // namespace
-
 Sizes::Sizes(const Graph& g) {
   for (ValueId v : g.inputs()) {
     const Value& value = g.value(v);
@@ -21,7 +14,7 @@ Sizes::Sizes(const Graph& g) {
     std::string dims;
     for (int k = 0; k < value.type.rank(); ++k) {
       const Dim& d = (*value.type.shape)[static_cast<size_t>(k)];
-      int64_t size = d.value_or(likely(value.type.rank(), k));
+      int64_t size = d.value_or(likely_size(value.type.rank(), k));
       if (!d.is_constant()) size = symbols_.try_emplace(d.str(), size).first->second;
       dims += fmt::format("{}{}", k ? "x" : "", size);
     }
@@ -32,7 +25,7 @@ Sizes::Sizes(const Graph& g) {
 Type Sizes::sized(Type t) const {
   for (int k = 0; k < t.rank(); ++k) {
     Dim& d = (*t.shape)[static_cast<size_t>(k)];
-    d = d.constant().value_or(d.evaluate(symbols_).value_or(likely(t.rank(), k)));
+    d = d.constant().value_or(d.evaluate(symbols_).value_or(likely_size(t.rank(), k)));
   }
   return t;
 }
@@ -44,23 +37,6 @@ int64_t Sizes::bytes(const Type& t) const {
   for (const Dim& d : *known.shape)
     if (__builtin_mul_overflow(numel, std::max<int64_t>(d.value_or(0), 0), &numel)) return -1;
   return size_bytes(t.dtype, numel);
-}
-
-int64_t Sizes::traffic(const Graph& fused, const Semantics& ops) const {
-  int64_t total = 0;
-  auto view = [&](NodeId n) { return contract_of(fused.node(n), ops) == "view"; };
-  for (NodeId n : fused.order()) {
-    const bool written = !view(n);
-    for (ValueId v : fused.node(n).outputs) {
-      if (!v) continue;
-      std::set<NodeId> readers;
-      for (const Use& u : fused.value(v).uses)
-        if (!view(u.node)) readers.insert(u.node);
-      const int64_t size = std::max<int64_t>(bytes(fused.value(v).type), 0);
-      total += size * (static_cast<int64_t>(readers.size()) + (written ? 1 : 0));
-    }
-  }
-  return total;
 }
 
 }  // namespace ferrule::why

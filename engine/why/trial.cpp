@@ -76,7 +76,29 @@ std::string text(const Change& c) {
   for (const std::string& d : c.disable) out += "|-" + d;
   for (const std::string& p : c.ignore_profit) out += "|!" + p;
   for (const std::string& n : c.bypass) out += "|~" + n;
+  if (!c.alone.empty()) out += "|=" + c.alone;
+  for (const std::string& n : c.readers) out += "|<" + n;
   return out;
+}
+
+/// The value is read by these nodes only, and the others read an input in its place. errors: usage
+/// where the model has no such value, or nobody else reads it.
+Status leave_alone(Graph& g, const std::string& value, const std::vector<std::string>& readers) {
+  const ValueId v = g.find_value(value);
+  auto refuse = [&](const char* why) { return error(Code::usage, value, why); };
+  if (!v || !g.value(v).type.known()) return refuse("the model has no such value");
+  const ValueId other = g.add_input(g.fresh_name(value + ".other"), g.value(v).type);
+  const std::vector<Use> uses = g.value(v).uses;
+  size_t left = 0;
+  for (const Use& u : uses) {
+    if (u.slot == Use::kCapture) return refuse("a nested graph reads it");
+    if (contains(readers, g.node(u.node).name))
+      ++left;
+    else
+      g.set_input(u.node, static_cast<size_t>(u.slot), other);
+  }
+  if (left == 0 || left == uses.size()) return refuse("none of them reads it, or nobody else");
+  return {};
 }
 
 }  // namespace
@@ -87,7 +109,12 @@ Trials::Trials(const Observed& o, const Sizes& sizes, int budget)
   budget_ = std::min(budget_, static_cast<int>(std::max<size_t>(affordable, 1)));
 }
 
-Result<Graph> Trials::fused(const Change& change) const {
+int64_t Trials::traffic(const Graph& fused, const Knowledge& knowledge) const {
+  if (!o_.traffic) return -1;
+  return o_.traffic(fused, knowledge, [&](const Type& t) { return sizes_.sized(t); }).value_or(-1);
+}
+
+Result<Trials::Outcome> Trials::fused(const Change& change) const {
   Knowledge k = *o_.knowledge;
   EngineOptions options = o_.options;
   options.snapshots = options.near_misses = false;
@@ -107,25 +134,32 @@ Result<Graph> Trials::fused(const Change& change) const {
   Graph g = std::move(*o_.model->clone());
   if (!change.bypass.empty())
     FERRULE_TRY(move_chain(o_.knowledge->ops, g, change.bypass, change.behind));
+  if (!change.alone.empty()) FERRULE_TRY(leave_alone(g, change.alone, change.readers));
   FERRULE_TRY(g.sort());
   FERRULE_ASSIGN(Fused f, fuse(std::move(g), k, options));
-  return std::move(f.graph);
+  const int64_t bytes = traffic(f.graph, k);
+  return Outcome{std::move(f.graph), bytes};
 }
 
-std::optional<Trials::Tried> Trials::layer(const Change& change,
+std::optional<Trials::Tried> Trials::layer(const Change& asked,
                                            const std::vector<std::string>& names) {
+  Change change = asked;
+  if (!change.alone.empty())
+    change.readers.insert(change.readers.end(), names.begin(), names.end());
   auto [it, fresh] = known_.try_emplace(text(change));
   if (fresh) {
     if (budget_ <= 0) return known_.erase(it), std::nullopt;
     --budget_;
-    if (auto g = fused(change)) it->second = std::make_shared<const Graph>(std::move(*g));
+    if (auto g = fused(change)) it->second = std::make_shared<const Outcome>(std::move(*g));
   }
-  if (!it->second) return Tried{};  // the graph so changed is none
-  const Graph& g = *it->second;
-  const Semantics& ops = o_.knowledge->ops;
-  if (now_ < 0) now_ = sizes_.traffic(*o_.fused.snapshots.back().graph, ops);
+  if (!it->second)  // the graph so changed is none
+    return change.alone.empty() ? std::optional(Tried{}) : std::nullopt;
+  const Graph& g = it->second->graph;
+  if (!now_) now_ = traffic(*o_.fused.snapshots.back().graph, *o_.knowledge);
   Tried out;
-  out.saves = now_ - sizes_.traffic(g, ops);
+  // With other readers it is another model, whose bytes say nothing of this one.
+  if (*now_ >= 0 && it->second->traffic >= 0 && change.alone.empty())
+    out.saves = *now_ - it->second->traffic;
   auto holds = [](const Node& n, const std::string& name) { return contains(n.origins, name); };
   size_t now = 1;
   std::set<std::string> layers;  // that hold a single node, as it is

@@ -17,6 +17,8 @@ namespace ferrule::why {
 namespace {
 
 using Kind = Unlock::Kind;
+constexpr const char* kOnlyResults =
+    "a fused layer writes its results to memory, and no values between its nodes";
 constexpr size_t kMostRules = 4;  // rules that are off and are tried at one question
 
 Proposal flag(std::string text, std::string because, Change change) {
@@ -73,10 +75,7 @@ std::vector<std::string> other_targets(const Draft& c, const Observed& o, Attemp
 
 /// How the model would have to be; nullopt: nothing helps that can be said.
 std::optional<Proposal> edit(const Considered& c) {
-  constexpr const char* kOnlyResults =
-      "a fused layer writes its results to memory, and no values between its nodes";
   const Rejection& r = c.rejection;
-  if (r.id == "D1") return say(Kind::edit, "let no other node read that value", kOnlyResults);
   if (r.id == "D2" && r.why.find("nested graph") != r.why.npos)
     return say(Kind::edit, "do not read that value in the nested graph", kOnlyResults);
   if (r.id == "D2")
@@ -88,6 +87,31 @@ std::optional<Proposal> edit(const Considered& c) {
   if (r.stage == Rejection::Stage::condition && r.id.ends_with(".target"))
     return say(Kind::impossible, "nothing: no known target has a kernel for it");
   return std::nullopt;
+}
+
+/// The value that has other readers is left to the match.
+std::optional<Proposal> leave_alone(const Draft& c) {
+  const Graph& g = *c.found.graph;
+  std::vector<NodeId> nodes{c.found.root};
+  for (const auto& [_, n] : c.found.trace.nodes)
+    if (!contains(nodes, n)) nodes.push_back(n);
+  Change change;
+  change.readers = origins(g, nodes);
+  std::vector<ValueId> shared, tail;  // also read by the match, or behind all of it
+  for (NodeId n : nodes)
+    for (ValueId v : g.node(n).outputs) {
+      if (!v) continue;
+      const auto inside = std::ranges::count_if(
+          g.value(v).uses, [&](const Use& u) { return contains(nodes, u.node); });
+      if (inside > 0 && inside < std::ssize(g.value(v).uses)) shared.push_back(v);
+      if (inside == 0 && g.value(v).uses.size() > 1) tail.push_back(v);
+    }
+  const std::vector<ValueId>& found = shared.empty() ? tail : shared;
+  if (found.size() == 1) change.alone = g.value(found[0]).name;
+  if (change.alone.empty()) return std::nullopt;
+  Proposal out = say(Kind::edit, "let no other node read that value", kOnlyResults);
+  out.change = std::move(change);
+  return out;
 }
 
 /// Nodes that the pattern takes only where they stand, and that the failed condition speaks of, in
@@ -193,6 +217,8 @@ void propose(Draft& c, const Observed& o, Attempts& attempts) {
     std::vector<NodeId> between(path.begin() + 1, path.end());
     const std::vector<std::string> last = origins(g, std::array{reader});
     if (!last.empty()) propose_moves(c, origins(g, between), last.front());
+  } else if (r.id == "D1") {
+    if (auto p = leave_alone(c)) c.proposals.push_back(std::move(*p));
   } else if (r.stage != Rejection::Stage::structure && c.proposals.empty()) {
     if (auto e = edit(out)) c.proposals.push_back(std::move(*e));
   }
@@ -202,13 +228,22 @@ void try_unlocks(Draft& c, Trials& trials, const std::vector<std::string>& names
   for (Proposal& p : c.proposals) {
     Unlock& u = p.unlock;
     if (p.change)
-      if (auto tried = trials.layer(*p.change, names))
+      if (auto tried = trials.layer(*p.change, names)) {
         u.tried = true, u.gives = tried->layer, u.saves = tried->saves;
+        c.refuted |= !p.change->alone.empty() && u.gives.empty();
+      }
     // What was not seen to help is no advice; a rule that is off would fire, whatever comes of it.
-    const bool helps = !p.change || (u.tried && !u.gives.empty());
+    const bool helps = !p.change || (u.tried ? !u.gives.empty() : !p.change->alone.empty());
     if (helps || c.c.state == Considered::State::off) c.c.unlocks.push_back(std::move(u));
   }
   c.proposals.clear();
+  if (c.c.unlocks.empty() && c.refuted)
+    c.c.unlocks.push_back(
+        {Kind::impossible,
+         "more than that: without these readers the rule does not fire here either",
+         "",
+         false,
+         {}});
   if (c.c.unlocks.empty() && !c.c.rejection.hint.empty())
     c.c.unlocks.push_back({Kind::edit, c.c.rejection.hint, "", false, {}});
   if (c.c.unlocks.size() > 1)

@@ -6,6 +6,7 @@
 // command line prints them. Names are those of the model's nodes, as origins carry them through
 // every rewrite.
 #pragma once
+#include <functional>
 #include "engine/match/trace.h"
 #include "engine/onnx/import.h"
 #include "engine/pipeline.h"
@@ -24,6 +25,11 @@ struct Observed {
   /// (codegen/program/kernel_nodes.h); empty: not known.
   std::vector<std::vector<std::vector<std::string>>> kernels;
   std::vector<std::string> apart;  ///< by layer: why it is several kernels; empty: not known
+  /// Bytes that all kernels of a fused graph read and write, weights aside, with sizes as `sized`
+  /// has them (runtime/cost.h); nullopt: it cannot be planned.
+  std::function<std::optional<int64_t>(const Graph& fused, const Knowledge& knowledge,
+                                       const std::function<Type(const Type&)>& sized)>
+      traffic;
 };
 /// `imported` with ImportOptions::own_origins.  errors: those of fuse and make_plan.
 Result<Observed> observe(Imported imported, std::shared_ptr<const Knowledge> knowledge,

@@ -3,6 +3,7 @@
 #include <tuple>
 
 #include "codegen/program/kernel_nodes.h"
+#include "runtime/cost.h"
 
 namespace ferrule {
 
@@ -55,6 +56,10 @@ Result<why::Observed> observe(Imported imported, std::shared_ptr<const Knowledge
     o.kernels.push_back(kernel_nodes(layer));
     o.apart.push_back(tail_apart(layer));
   }
+  o.traffic = [lowering](const Graph& fused, const Knowledge& k, const auto& sized) {
+    const auto cost = cost_of(fused, k, lowering, sized);
+    return cost ? std::optional(cost->bytes) : std::nullopt;
+  };
   return o;
 }
 

@@ -66,9 +66,9 @@ std::string unlock_text(const Unlock& u) {
   if (!u.tried) return out;
   if (u.gives.empty()) return out + "; tried: the rule fires, but the layer stays the same";
   out += fmt::format("; tried: layer \"{}\"", safe(u.gives, 160));
-  return u.saves > 0
-             ? out + fmt::format(", {} less to write and read between layers", bytes_text(u.saves))
-             : out;
+  if (u.saves == 0) return out;
+  return out + fmt::format(", {} {} to read and write in all", bytes_text(std::abs(u.saves)),
+                           u.saves > 0 ? "less" : "more");
 }
 
 void print_unlocks(const std::vector<Unlock>& all, const std::string& before) {

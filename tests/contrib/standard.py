@@ -96,6 +96,19 @@ def cases():
         yield f"texts: Cast to {kind}", 18, f"(string[8] x) => ({kind}[8] y) {{ y = Cast<to = {code}>(x) }}", {"x": said}
     for kind, code in (("int64", 7), ("int32", 6), ("bool", 9)):
         yield f"texts: Cast to {kind}", 18, f"(string[4] x) => ({kind}[4] y) {{ y = Cast<to = {code}>(x) }}", {"x": texts("15", "0", " +3", "1.9")}
+    # Sizes that a model declares, and that are others: what only a run tells has no size of that name.
+    x = {"x": floats(4, 3)}
+    for operator, sizes, more in (("Slice", "int64[1] b, int64[1] e", {"b": [0], "e": [2]}), ("Expand", "int64[2] s", {"s": [4, 3]}),
+                                  ("Tile", "int64[2] r", {"r": [2, 1]}), ("Reshape", "int64[2] s", {"s": [2, 6]})):
+        names = ", ".join(part.split()[1] for part in sizes.split(","))
+        yield (f"{operator} to a size that has the input's name", 18,
+               f"(float[N,M] x, {sizes}) => (float[_a] y, int64[2] z) <float[N,M] t, int64[1] a = {{1}}> {{ t = {operator}(x, {names}) y = ReduceSum<keepdims = 0>(t, a) z = Shape(t) }}",
+               x | {k: np.array(v, I64) for k, v in more.items()})
+    yield "NonZero of a size that has the input's name", 18, "(float[N] x) => (int64[1,N] y) { y = NonZero(x) }", {"x": np.array([1, 0, 2, 0], F32)}
+    yield ("Loop with a state that grows, and is declared with its first size", 18,
+           "(float[1,3] x, int64 n) => (float[_m,3] y) <bool go = {1}> { y = Loop<body = turn (int64 i, bool c, float[1,3] all) => (bool more, float[_k,3] next) "
+           "<int64[1] last = {-1}, int64[1] end = {2147483647}> { more = Identity(c) row = Slice(all, last, end) twice = Add(row, row) next = Concat<axis = 0>(all, twice) }>(n, go, x) }",
+           {"x": floats(1, 3), "n": np.array(3, I64)})
 
 
 def as_texts(array):

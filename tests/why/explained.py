@@ -50,7 +50,7 @@ def ask(report):
 
     sizes = saved("open", OPEN)
     target = ["--target", "cpu-avx2"]
-    said("open sizes are named, with the flag", run("explain", sizes, *target), OK, "for any height and width of x", "--shapes x:1x2xHxW")
+    said("open sizes are named, with the flag", run("explain", sizes, *target), OK, "for any height and width of x", "--shapes x:1x2x224x224")
     said("given sizes are said", run("explain", sizes, *target, "--shapes", "x:1x2x5x7"), OK, "for x:1x2x5x7")
     inputs = report.folder / "inputs.npz"
     numpy.savez(inputs, x=numpy.zeros((1, 2, 3, 9), numpy.float32))

@@ -248,6 +248,30 @@ TEST_CASE("infer: reductions, norms and makers") {
         "f32[1099511627776]");
 }
 
+TEST_CASE("infer: recurrent nets, whose weights fit each other") {
+  const std::string x = "float[S,B,3] x, ", weights = "float[1,16,3] w, float[1,16,4] r";
+  CHECK(type_of(x + weights, "y = LSTM<hidden_size=4>(x, w, r)") == "f32[S,1,B,4]");
+  CHECK(type_of(x + weights, "z, y = LSTM<hidden_size=4>(x, w, r)") == "f32[1,B,4]");
+  CHECK(type_of("float[B,S,3] x, " + weights, "y = LSTM<layout=1, hidden_size=4>(x, w, r)") ==
+        "f32[B,S,1,4]");
+  CHECK(type_of(x + "float[2,12,3] w, float[2,12,4] r",
+                "y = GRU<direction=\"bidirectional\", hidden_size=4>(x, w, r)") == "f32[S,2,B,4]");
+  CHECK(type_of(x + "float[D,R,3] w, float[D,R,4] r", "y = RNN<hidden_size=4>(x, w, r)") ==
+        "f32[S,1,B,4]");
+  const std::string body = "y = LSTM<hidden_size=4>(x, w, r)";
+  for (const std::string wrong :
+       {"float[1,16] w, float[1,16,4] r", "float[1,16,5] w, float[1,16,4] r",
+        "float[2,16,3] w, float[2,16,4] r", "float[1,12,3] w, float[1,12,4] r",
+        "float[1,16,3] w, float[1,16,5] r"})
+    CHECK_MESSAGE(has(type_of(x + wrong, body), "error[bad_shape]"), wrong);
+  CHECK(has(type_of("float[2,3] x, " + weights, body), "error[bad_shape]"));
+  const std::string more = "y = LSTM<hidden_size=4>(x, w, r, b, l, h)";
+  auto with = [&](const std::string& rest) { return type_of(x + weights + ", " + rest, more); };
+  CHECK(with("float[1,32] b, int32[B] l, float[1,B,4] h") == "f32[S,1,B,4]");
+  CHECK(has(with("float[1,16] b, int32[B] l, float[1,B,4] h"), "error[bad_shape]"));
+  CHECK(has(with("float[1,32] b, int32[B] l, float[1,B,5] h"), "error[bad_shape]"));
+}
+
 TEST_CASE("infer: contents of shape arithmetic") {
   CHECK(contents_of_y("float[N,4,H] x", "y = Shape(x)") == "[N,4,H]");
   CHECK(contents_of_y("float[N,4,H] x", "y = Shape<start=1>(x)") == "[4,H]");

@@ -138,6 +138,17 @@ TEST_CASE("three-valued logic") {
   CHECK(w.truth("C") == "unknown");
 }
 
+TEST_CASE("an integer of u64 that i64 does not hold is not known") {
+  World w;
+  const int64_t big[] = {std::numeric_limits<int64_t>::min(), 3}, most[] = {-1};
+  w.b.values["big"] = w.g.add_constant("big", Tensor::of_ints(DType::u64, {2}, big));
+  w.b.values["most"] = w.g.add_constant("most", Tensor::of_ints(DType::u64, {}, most));
+  CHECK(w.truth("value(most) <= 0") == "unknown");
+  CHECK(w.truth("values(big)[0] < 3") == "unknown");
+  CHECK(w.truth("values(big)[1] == 3") == "yes");
+  CHECK(w.truth("equals(most, -1)") == "no");
+}
+
 TEST_CASE("absent operands") {
   World w;
   CHECK(w.truth("absent(B)") == "yes");

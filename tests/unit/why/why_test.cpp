@@ -151,6 +151,19 @@ TEST_CASE("a guarantee: the value is read twice, or is a graph output") {
   CHECK(c->lines[1].state == why::SeenLine::State::failed);
   REQUIRE_FALSE(c->unlocks.empty());
   CHECK(c->unlocks[0].kind == Unlock::Kind::edit);
+  CHECK(c->unlocks[0].tried);
+  CHECK(c->unlocks[0].gives == "conv + act");
+
+  // An ordinary convolution in front: without the other reader it is no depthwise one either.
+  Asked vain = ask(net("(float[1,2,4,4] x) => (float[1,2,4,4] y, float[1,2,2,2] q)",
+                       "[conv] c = Conv(x, W) [next] y = Conv(c, W) [pool] q = "
+                       "MaxPool<kernel_shape=[2,2], strides=[2,2]>(c)"));
+  p = vain.pair("conv", "next");
+  c = rule_of(p.considered, "depthwise_pointwise");
+  REQUIRE(c);
+  CHECK(c->rejection.id == "D1");
+  REQUIRE_FALSE(c->unlocks.empty());
+  CHECK(c->unlocks[0].kind == Unlock::Kind::impossible);
 
   Asked output = ask(net("(float[1,2,4,4] x) => (float[1,2,4,4] y, float[1,2,4,4] c)",
                          "[conv] c = Conv(x, W) [act] y = Relu(c)"));
@@ -185,8 +198,8 @@ TEST_CASE("unknown is not no: the sizes that are missing are named") {
   CHECK(c->rejection.truth == Truth::unknown);
   REQUIRE_FALSE(c->unlocks.empty());
   CHECK(c->unlocks[0].kind == Unlock::Kind::fact);
-  CHECK(has(c->unlocks[0].text, "--shapes x:1x2xHxW"));
-  CHECK(has(c->unlocks[0].text, "--shapes r:1x2xPxQ"));
+  CHECK(has(c->unlocks[0].text, "--shapes x:1x2x224x224"));
+  CHECK(has(c->unlocks[0].text, "--shapes r:1x2x224x224"));
 }
 
 TEST_CASE("a rule that is off: the flag is named, and tried") {
