@@ -9,8 +9,9 @@ using namespace kit;
 namespace {
 
 /// The conditions of each goal in one line.
-std::string goals(const std::string& condition, const std::string& let = "") {
-  const auto r = rule("asked", rewrite_text("exact", "y = Transpose<perm=$p>(x)", "y = x",
+std::string goals(const std::string& condition, const std::string& let = "",
+                  const std::string& rewrite = "y = x") {
+  const auto r = rule("asked", rewrite_text("exact", "y = Transpose<perm=$p>(x)", rewrite,
                                             let + "where:\n  - {id: c, sound: \"" + condition +
                                                 "\", why: \"no\"}\n"));
   std::string out;
@@ -49,18 +50,26 @@ TEST_CASE("each way to meet a condition is a goal of its own") {
         "all(k in p: k == 0 and not const(x))\n");
 }
 
-TEST_CASE("the last number that a comparison lets through is a goal") {
-  CHECK(goals("rank(x) <= 4") == "rank(x) == 4\n");
+TEST_CASE("each branch of a formula is a goal beside the conditions") {
+  CHECK(goals("const(x)", "", "y = Mul(x, {if rank(x) == 2 or is_float(x) then 1 else 2})") ==
+        "const(x); rank(x) == 2; not is_float(x)\n"
+        "const(x); is_float(x); not rank(x) == 2\n"
+        "const(x); not rank(x) == 2; not is_float(x)\n");
+}
+
+TEST_CASE("the last number that a comparison lets through is a goal, and what is within it") {
+  CHECK(goals("rank(x) <= 4") == "rank(x) == 4\nrank(x) < 4\n");
   CHECK(goals("rank(x) < 4") == "rank(x) == 3\n");
   CHECK(goals("rank(x) > 4") == "rank(x) == 5\n");
   CHECK(goals("4 > rank(x)") == "rank(x) == 3\n");
-  CHECK(goals("-2 <= p[0]") == "p[0] == -2\n");
-  CHECK(goals("not (rank(x) < 4)") == "rank(x) == 4\n");
+  CHECK(goals("-2 <= p[0]") == "p[0] == -2\n-2 < p[0]\n");
+  CHECK(goals("not (rank(x) < 4)") == "rank(x) == 4\nrank(x) > 4\n");
   CHECK(goals("rank(x) > 4 or const(x)") ==
         "rank(x) > 4; not const(x)\n"
         "const(x); not rank(x) > 4\n"
         "rank(x) == 5; not const(x)\n"
-        "const(x); rank(x) == 4\n");
+        "const(x); rank(x) == 4\n"
+        "const(x); rank(x) < 4\n");
   CHECK(goals("rank(x) == 4").empty());
 
   const auto r = rule("asked", rewrite_text("exact", "y = Transpose<perm=$p>(x)", "y = x",
