@@ -97,7 +97,8 @@ TEST_CASE("D9: what stays normal, is 0, or was subnormal before is made") {
     CHECK(twice(type, 0, 1e-3).empty());
     CHECK(twice(type, 1e-3, -0.0).empty());
   }
-  CHECK(twice("float16", 6e-6, 0.3).empty());
+  // No processor flushes those of f16, which are computed in f32.
+  CHECK(twice("float16", 6e-6, 0.3).starts_with("D9"));
   CHECK(twice("float", 1e-40, 0.3).empty());
   CHECK(twice("bfloat16", 1e-40, 1e-20).empty());
   CHECK(twice("double", 1e-310, 0.3).empty());
