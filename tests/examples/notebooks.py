@@ -10,10 +10,13 @@ from nbclient.exceptions import CellExecutionError
 
 
 def shown(cell):
-    """What a cell shows, without numbers and what depends on their width."""
+    """What a cell shows, without numbers and what depends on their width. A busy kernel hands a stream on in several pieces."""
     texts = []
     for output in cell.outputs:
         data = output.get("data", {})
+        if texts and output.output_type == "stream" and texts[-1][0] == "stream":
+            texts[-1] = ("stream", texts[-1][1] + output.text)
+            continue
         texts.append((output.output_type, output.get("text", ""), *(data[kind] for kind in sorted(data))))
     return [tuple(re.sub(r"[ ─-]+", " ", re.sub(r"\d+(\.\d+)?(e-?\d+)?", "#", text)) for text in output) for output in texts]
 
