@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 
 #include "engine/base/diagnostics.h"
 #include "engine/base/join.h"
@@ -85,20 +84,24 @@ int64_t likely_size(int rank, int axis) {
   return axis == 0 ? 1 : rank == 4 && axis >= 2 ? 224 : 128;
 }
 
+std::string likely_sizes(const Value& input, std::map<std::string, int64_t>& symbols) {
+  std::string dims;
+  for (int k = 0; k < input.type.rank(); ++k) {
+    const Dim& d = (*input.type.shape)[static_cast<size_t>(k)];
+    int64_t size = d.value_or(likely_size(input.type.rank(), k));
+    if (!d.is_constant()) size = symbols.try_emplace(d.str(), size).first->second;
+    dims += fmt::format("{}{}", k ? "x" : "", size);
+  }
+  return fmt::format("{}:{}", escape(input.name), dims);
+}
+
 std::string shapes_flag(const Graph& g, std::string_view fact) {
   std::string out;
   std::map<std::string, int64_t> symbols;  // one size wherever the model says so
   for (const Open& o : open_inputs(g, fact)) {
     const Value& value = g.value(o.input);
     if (!value.type.shape) continue;
-    std::string dims;
-    for (int k = 0; k < value.type.rank(); ++k) {
-      const Dim& d = (*value.type.shape)[static_cast<size_t>(k)];
-      int64_t size = d.value_or(likely_size(value.type.rank(), k));
-      if (!d.is_constant()) size = symbols.try_emplace(d.str(), size).first->second;
-      dims += fmt::format("{}{}", k ? "x" : "", size);
-    }
-    out += fmt::format("{}--shapes {}:{}", out.empty() ? "" : " ", escape(value.name), dims);
+    out += fmt::format("{}--shapes {}", out.empty() ? "" : " ", likely_sizes(value, symbols));
   }
   return out;
 }

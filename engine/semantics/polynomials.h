@@ -13,8 +13,8 @@ bool expandable(Prim op, DType type);
 /// Replaces every such instruction in `p`, exp not where it is kept, and simplifies the result.
 void expand_transcendentals(Program& p, bool keep_exp = false);
 
-/// What its exp is made of, for targets that multiply by 2^n in one instruction: with x kept within
-/// `least` and `most` and n = (x log2e + magic) - magic, a whole number, it is 2^n times the
+/// What its exp is made of, for processors, which multiply by 2^n in another way: with x kept
+/// within `least` and `most` and n = (x log2e + magic) - magic, a whole number, it is 2^n times the
 /// polynomial of x - n ln 2, whose coefficients begin with the highest. Results are the same.
 struct ExpParts {
   double least, most, log2e, magic, ln2_high, ln2_low;

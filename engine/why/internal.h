@@ -85,6 +85,11 @@ std::vector<NodeId> path_to(const Graph& g, const Found& f, const Semantics& ops
 bool anchored(std::string_view contract);
 /// Whether the pattern's expression may be such a node, what is optional left out.
 bool may_be(const Rule& rule, const PatternExpr& e, const Node& n, const Semantics& ops);
+/// Whether one of the pattern's calls, the outermost aside or not, is of the node's operator.
+bool calls(const PatternExpr& e, const Node& n, const Semantics& ops);
+/// Whether one of the pattern's calls may be `then`, with `first` as an operand.
+bool feeds(const Rule& rule, const PatternExpr& e, const Node& first, const Node& then,
+           const Semantics& ops);
 /// Calls of the pattern that a match cannot do without.
 int pattern_nodes(const Rule& rule);
 /// Names of the model's nodes that these stand for, each once.

@@ -1,24 +1,16 @@
-// Bytes of values and of a whole plan, also where sizes are open: those then get likely ones.
+// Bytes of values, also where sizes are open: those then get likely ones.
 #include <algorithm>
-#include <set>
 
-#include "engine/base/diagnostics.h"
 #include "engine/graph/open_sizes.h"
 #include "engine/why/internal.h"
 
 namespace ferrule::why {
+
 Sizes::Sizes(const Graph& g) {
   for (ValueId v : g.inputs()) {
     const Value& value = g.value(v);
     if (!value.type.shape || value.constant || constant_shape(*value.type.shape)) continue;
-    std::string dims;
-    for (int k = 0; k < value.type.rank(); ++k) {
-      const Dim& d = (*value.type.shape)[static_cast<size_t>(k)];
-      int64_t size = d.value_or(likely_size(value.type.rank(), k));
-      if (!d.is_constant()) size = symbols_.try_emplace(d.str(), size).first->second;
-      dims += fmt::format("{}{}", k ? "x" : "", size);
-    }
-    assumed_ += fmt::format("{}{}:{}", assumed_.empty() ? "" : " ", escape(value.name), dims);
+    assumed_ += (assumed_.empty() ? "" : " ") + likely_sizes(value, symbols_);
   }
 }
 
