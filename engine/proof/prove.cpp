@@ -28,6 +28,8 @@ namespace {
 constexpr size_t kDistinct = 1500, kOfModes = 30, kMostDistinct = 3000;
 /// Drawn at once: of those that run others are made.
 constexpr int kBatch = 40;
+/// Graphs tried before a condition is said to be open.
+constexpr size_t kBeforeOpen = 4000;
 /// Of the time for a rule, until when: drawing and comparing must leave some for pairs of changes
 /// and for the conditions, and goes on with what those leave.
 constexpr double kDrawing = 0.35, kAiming = 0.5, kPairing = 0.6, kDrawingOn = 0.75, kAimingOn = 0.9;
@@ -134,6 +136,17 @@ class Prover {
   }
   uint64_t seed(const Sample& s) { return static_cast<uint64_t>(&s - samples_.all().data()) + 1; }
 
+  /// That nothing needs a condition is said after many graphs only, however slow the processor is:
+  /// draws more of them, if so many have not been seen.
+  bool more() {
+    const size_t before = samples_.all().size();
+    if (before >= kBeforeOpen || out_.exhausted) return false;
+    samples_.until(begin_ + ctx_.seconds);
+    samples_.draw(kBatch);
+    check();
+    return samples_.all().size() > before;
+  }
+
   /// Without the condition: a graph on which only it keeps the rule from giving a wrong result?
   ConditionProof drop(const Condition& c) {
     ConditionProof p;
@@ -142,8 +155,8 @@ class Prover {
     std::erase_if(weaker.where, [&](const Condition& x) { return x.id == c.id; });
     int violated = 0, invalid = 0, guaranteed = 0;
     bool unseen = false;
-    for (const Sample& s : samples_.all()) {
-      if (!in_time()) break;
+    for (size_t k = 0; in_time() && (k < samples_.all().size() || more()); ++k) {
+      const Sample& s = samples_.all()[k];
       if (s.declined_by.empty()) continue;
       Trial without = attempt_rule(weaker, *s.graph, ctx_.target, ctx_);
       if (!without.fired && without.broken.empty()) {
