@@ -31,7 +31,8 @@ struct SessionOptions {
   EngineOptions engine;
   std::string backend = "auto";  ///< cpu, cuda, reference, null, auto
   bool require_device = false;   ///< fail rather than run on anything but a GPU
-  bool strict = false;           ///< no library epilogue that deviates from its formula
+  bool strict =
+      false;  ///< no Winograd convolution, no library epilogue that deviates from its formula
   bool fast_math =
       false;        ///< library epilogues may make numbers of NaN; not together with `strict`
   int threads = 0;  ///< 0: all cores

@@ -9,6 +9,7 @@
 #include "engine/group/region.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -418,6 +419,31 @@ class Regions {
     return std::ranges::any_of(nodes, [&](NodeId n) { return moves(n) && !is_view(g_.node(n)); });
   }
 
+  /// Parts from each of which one node's results leave: a node whose readers are all of one part is
+  /// of it. A path that leaves a part begins at the node that the others lead to, so it cannot come
+  /// back.
+  std::vector<std::vector<NodeId>> of_one_result(const std::vector<NodeId>& nodes) const {
+    std::map<NodeId, NodeId> last;  // of its part
+    for (size_t k = nodes.size(); k-- > 0;) {
+      const NodeId n = nodes[k];
+      NodeId to;
+      bool one = true;
+      for (ValueId v : g_.node(n).outputs) one &= !v || !g_.value(v).is_output;
+      consumers(n, [&](NodeId c, ValueId) {
+        auto it = last.find(c);
+        one &= it != last.end() && (!to || to == it->second);
+        if (one) to = it->second;
+      });
+      last[n] = one && to ? to : n;
+    }
+    std::map<NodeId, std::vector<NodeId>> parts;
+    for (NodeId n : nodes) parts[last[n]].push_back(n);
+    std::vector<std::vector<NodeId>> out;
+    for (auto& [_, part] : parts) out.push_back(std::move(part));
+    std::ranges::sort(out, {}, [&](const auto& part) { return g_.node(part[0]).order; });
+    return out;
+  }
+
   void finish(std::vector<NodeId> nodes, std::vector<Match>& out) {
     if (takes_movements_ && !trim(nodes)) return;
     if (nodes.size() < static_cast<size_t>(std::max(spec_.min_ops, 1)))
@@ -438,9 +464,15 @@ class Regions {
         if (leaves) m.outputs.push_back(id);
       }
     if (m.outputs.empty()) return;
-    if (!spec_.multi_output && m.outputs.size() > 1)
+    if (!spec_.multi_output && m.outputs.size() > 1) {
+      bool any = false;
+      for (auto& part : of_one_result(m.nodes))
+        if (part.size() >= static_cast<size_t>(std::max(spec_.min_ops, 2)))
+          any = true, finish(std::move(part), out);
+      if (any) return;
       return miss(m.root, "structure",
                   fmt::format("{} values leave the region; the rule allows one", m.outputs.size()));
+    }
     Judgement j = judge(rule_, rule_.where, m, ctx_, [&] { return accept(m); });
     m.let = std::move(j.let);
     if (auto& r = j.refused) {

@@ -101,6 +101,26 @@ Status axes_to_input(Ctx& c) {
   return {};
 }
 
+/// Integers that a later version does not take any more: computed in f64, and made integers again.
+Status integers_as_f64(Ctx& c) {
+  const DType type = c.type(0).dtype;
+  if (!is_int(type)) return {};
+  const ValueId result = c.g.output(c.id);
+  auto cast = [&](ValueId v, DType to, const char* name, ValueId y = {}) {
+    Node made = c.part("Cast", {v}, name, y);
+    made.attrs.set("to", static_cast<int64_t>(to));
+    return made;
+  };
+  Node before = cast(c.input(0), DType::f64, "f64");
+  Node inner = c.part(c.op.c_str(), c.n().inputs, "real");
+  inner.inputs[0] = before.outputs[0];
+  inner.attrs = c.attrs;
+  Node behind = cast(inner.outputs[0], type, "integer", result);
+  std::vector<Node> parts;
+  for (Node* n : {&before, &inner, &behind}) parts.push_back(std::move(*n));
+  return c.replace(0, std::move(parts));
+}
+
 Status split(Ctx& c) {
   c.ints_to_input("split", 1);
   if (!c.input(1) && !c.attrs.find("num_outputs"))
@@ -459,6 +479,9 @@ constexpr Row kRows[] = {
     {"Squeeze", 1, 12, axes_to_input},
     {"Unsqueeze", 1, 12, axes_to_input},
     {"Reduce*", 1, 17, axes_to_input},
+    {"ReduceLogSum", 1, 27, integers_as_f64},
+    {"ReduceLogSumExp", 1, 27, integers_as_f64},
+    {"Erf", 9, 12, integers_as_f64},
     {"Split", 1, 17, split},
     {"Slice", 1, 9, slice},
     {"Pad", 1, 10, pad},

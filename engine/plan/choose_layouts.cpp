@@ -8,6 +8,7 @@
 #include "engine/contract/roles.h"
 #include "engine/contract/stages.h"
 #include "engine/rule/contract.h"
+#include "engine/semantics/operator_kinds.h"
 
 namespace ferrule {
 namespace {
@@ -163,7 +164,7 @@ class LayoutChoice {
     const Layout images = can_be_channels_last(y) ? Layout::channels_last : Layout::plain;
     const bool image_first = slides_over_first(n);
     for (size_t k = 0; k < n.inputs.size(); ++k) {
-      if (k == 0 && reads_plain(id)) continue;
+      if ((k == 0 && reads_plain(id)) || filters(id, k)) continue;
       const ValueId v = n.inputs[k];
       require(id, k, v && type(v).rank() == y.rank() ? images : Layout::plain,
               k == 0 && image_first);
@@ -186,11 +187,23 @@ class LayoutChoice {
 
   /// Whether the node's first input is the image, and not an operand of something in front.
   bool slides_over_first(const Node& n) const {
-    if (!n.body) return true;
+    const Node* inner = sliding_node(n);
+    return !n.body || (inner && inner->inputs[0] == n.body->inputs()[0]);
+  }
+  /// The node itself, or the one of its group.
+  const Node* sliding_node(const Node& n) const {
+    if (!n.body) return &n;
     for (NodeId b : n.body->order())
-      if (const Node& inner = n.body->node(b); slides(contract_of(inner, ops_)))
-        return inner.inputs[0] == n.body->inputs()[0];
-    return false;
+      if (const Node& inner = n.body->node(b); slides(contract_of(inner, ops_))) return &inner;
+    return nullptr;
+  }
+  /// Whether the input is the filters of a convolution, which are packed whatever their strides.
+  bool filters(NodeId id, size_t slot) const {
+    if (contract(id) != "conv" && contract(id) != "deconv") return false;
+    const Node& n = g_.node(id);
+    const Node* inner = sliding_node(n);
+    const Weighted* w = inner ? weighted(*inner) : nullptr;
+    return w && inner->inputs[w->slot] == (n.body ? n.body->inputs()[slot] : n.inputs[slot]);
   }
 
   /// Generated kernels read and write any strides: the result is laid out as its largest operand

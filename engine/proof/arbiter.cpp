@@ -266,15 +266,17 @@ bool of_formulas(const Graph& g, const Semantics& ops) {
 class Output {
  public:
   /// `ulps`: of the result, whatever its operands are. `hidden`: the graph before takes steps that
-  /// its nodes do not show.
+  /// its nodes do not show. `approximate`: an index or flag may be the one of f64 where rounding
+  /// made it another one.
   Output(const Tensor& want, const Tensor& got, const Tensor& truth, const Tensor& other,
-         double ulps, bool hidden)
+         double ulps, bool hidden, bool approximate)
       : want_(want),
         got_(got),
         truth_(truth),
         other_(other),
         ulps_(ulps),
         hidden_(hidden),
+        approximate_(approximate),
         real_(is_float(want.dtype())) {
     const bool texts = want.dtype() == DType::string;  // which are the same
     for (int64_t k = 0; k < want.numel() && !texts; ++k)
@@ -333,7 +335,7 @@ class Output {
   }
   bool explained(const Element& e) const {
     const double want = want_.at_f64(e.at), got = got_.at_f64(e.at), truth = truth_.at_f64(e.at);
-    if (!real_) return std::abs(want - got) <= e.spread;
+    if (!real_) return std::abs(want - got) <= e.spread || (approximate_ && got == truth);
     if (same(got, truth) || e.met) return true;
     const FloatLimits l = float_limits(want_.dtype());
     const double least =
@@ -351,7 +353,7 @@ class Output {
 
   const Tensor &want_, &got_, &truth_, &other_;
   double ulps_;
-  bool hidden_;
+  bool hidden_, approximate_;
   bool real_;
   std::vector<Element> open_;
 };
@@ -422,7 +424,7 @@ std::string unexplained(const ArbiterCase& c, const Semantics& ops, const Limits
           e >= 0)
         return told(k, e);
     outputs.emplace_back((*c.want)[k], (*c.got)[k], at(*c.before, *truth, k),
-                         at(*c.after, *other, k), ulps, hidden);
+                         at(*c.after, *other, k), ulps, hidden, c.ordinary);
   }
   Draw noise(1);
   for (int n = 0; n < kEvaluations && std::ranges::any_of(

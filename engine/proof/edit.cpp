@@ -164,6 +164,7 @@ class Editor {
     if (const Tensor* t = g_.constant(v)) {
       if (sizes.size() != dims.size())
         return bad("the constant {} cannot have symbolic sizes", escape(name));
+      if (t->dtype() == DType::string) return bad("{} is a list of texts", escape(name));
       std::vector<double> values = t->to_f64();
       if (values.empty()) values.push_back(1);
       g_.set_constant(v, filled(t->dtype(), sizes, values));
@@ -178,8 +179,13 @@ class Editor {
     FERRULE_ASSIGN(ValueId v, value(name));
     auto t = what.is_string() ? parse_dtype(what.get<std::string>()) : std::nullopt;
     if (!t) return bad("{} is no element type", what.dump());
-    if (const Tensor* c = g_.constant(v))
+    const Tensor* c = g_.constant(v);
+    if (c && (c->dtype() == DType::string) != (*t == DType::string))
+      return bad("{} cannot become {}", escape(name), ferrule::name(*t));
+    if (c && *t != DType::string)
       g_.set_constant(v, filled(*t, c->dims(), c->to_f64()));
+    else if (c)
+      return {};
     else if (g_.value(v).is_input)
       g_.set_type(v, Type{*t, g_.value(v).type.shape});
     else

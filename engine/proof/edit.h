@@ -31,11 +31,13 @@ struct Mutation {
 struct MutationScope {
   std::vector<DType> types;                     ///< element types that the rule names
   std::vector<std::set<std::string>> siblings;  ///< operators that the pattern takes in one place
+  /// Operators that the pattern takes where they need not be: of one operand, and of two.
+  std::set<std::string> optional_unary, optional_binary;
   bool near = false;  ///< it takes constants near a number: small changes mean nothing
 };
-/// All single mutations of `g`: operators, operand orders, element types, sizes, ranks, constants,
-/// attributes, optional and further operands, values in other slots. Deterministic; `g` and `scope`
-/// must outlive the result.
+/// All single mutations of `g`: operators, further ones between two, operand orders, element types,
+/// sizes, ranks, constants, attributes, optional and further operands, values in other slots.
+/// Deterministic; `g` and `scope` must outlive the result.
 std::vector<Mutation> mutations(const Graph& g, const MutationScope& scope);
 
 /// Every tensor and input of type `from` becomes `to`.

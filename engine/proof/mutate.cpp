@@ -44,8 +44,9 @@ class Mutator {
     groups();
     further_operands();
     absent_operands();
-    of_operator_ = false;
+    operators_between();
     orders();
+    of_operator_ = false;
     element_types();
     sizes();
     ranks();
@@ -79,6 +80,32 @@ class Mutator {
             out_.back().exchanged = n;
           }
       }
+  }
+
+  /// Operators that the pattern may pass over, in front of each operand.
+  void operators_between() {
+    for (NodeId n : g_.order())
+      for (size_t slot = 0; slot < g_.node(n).inputs.size(); ++slot) {
+        const ValueId v = g_.input(n, slot);
+        if (!v || !g_.value(v).type.known() || g_.value(v).type.dtype == DType::string) continue;
+        for (const bool two : {false, true})
+          for (const std::string& op : two ? scope_.optional_binary : scope_.optional_unary)
+            add(fmt::format("{} in front of operand {} of {}", op, slot, op_of(n)),
+                [=](Graph& g) { put_between(g, n, slot, op, two); });
+      }
+  }
+  static void put_between(Graph& g, NodeId n, size_t slot, const std::string& op, bool two) {
+    const ValueId v = g.input(n, slot);
+    if (!v) return;
+    Node made;
+    made.op = op, made.name = g.fresh_name(op), made.inputs = {v};
+    if (two)
+      made.inputs.push_back(
+          g.add_constant(g.fresh_name("k"), filled(g.value(v).type.dtype, {}, {3})));
+    made.outputs = {g.add_value(g.fresh_name("t"), g.value(v).type)};
+    const ValueId y = made.outputs[0];
+    g.add_node(std::move(made));
+    g.set_input(n, slot, y);
   }
 
   void orders() {
@@ -270,6 +297,8 @@ class Mutator {
         change("changes a little", [](double x, int64_t) { return x * (1 + 1e-4) + 1e-5; });
       change("changes sign", [](double x, int64_t) { return -x; });
       change("varies", [](double x, int64_t i) { return x + 0.5 * static_cast<double>(i); });
+      if (t.numel() > 1)
+        change("becomes zeros of both signs", [](double, int64_t i) { return i % 2 ? -0.0 : 0.0; });
       change("becomes infinite", [](double, int64_t) { return INFINITY; });
       change("becomes large", [](double, int64_t) { return 1e12; });
       // f64 has no wider type to judge it by.
@@ -744,6 +773,7 @@ void resize(Graph& g, int64_t from, int64_t to) {
 }
 
 void retype(Graph& g, DType from, DType to) {
+  if (from == DType::string || to == DType::string) return;  // no number becomes a text
   for (ValueId v : g.inputs())
     if (g.value(v).type.dtype == from) g.set_type(v, Type{to, g.value(v).type.shape});
   for (ValueId v : g.constants())

@@ -381,6 +381,7 @@ Tensor Proposer::integers(DType t, const Shape& beside, const Graph& g, const Pl
 // --- numbers and attributes
 
 Tensor Proposer::contents(DType t, const std::vector<int64_t>& dims, const Graph& g) {
+  if (t == DType::string) return drawn_tensor(t, dims, draw_, Magnitudes::few);
   auto all = [&](double d) { return filled(t, dims, {d}); };
   std::vector<const Tensor*> same;
   for (ValueId v : g.constants())

@@ -89,7 +89,54 @@ void Samples::scope(const PatternExpr& e) {
     if (std::ranges::any_of(e.classes,
                             [&](const std::string& c) { return contains(f.classes, c); }))
       set.insert(key);
+  if (e.kind == PatternExpr::Kind::call && e.optional && !e.args.empty() && e.args.size() <= 2) {
+    // Of a class a few: what is passed over is lost whichever it is.
+    constexpr size_t kOfClass = 3;
+    std::set<std::string>& optional =
+        e.args.size() == 1 ? scope_.optional_unary : scope_.optional_binary;
+    const size_t apart = (set.size() + kOfClass - 1) / kOfClass;
+    size_t k = 0;
+    for (const std::string& op : set)
+      if (k++ % apart == 0 && op.find("::") == op.npos) optional.insert(op);
+  }
   if (set.size() > 1) scope_.siblings.push_back(std::move(set));
+}
+
+/// The graph with as few different sizes as can be, and with as many images as those are: what is
+/// turned or exchanged then still fits. Only those on which the rule fires.
+std::vector<std::unique_ptr<Graph>> Samples::squared(const Graph& g) const {
+  std::vector<std::unique_ptr<Graph>> out;
+  auto keep = [&](std::unique_ptr<Graph> made) {
+    if (infer_again(*ctx_.ops, *made) && typed(*made) &&
+        attempt_rule(rule_, *made, ctx_.target, ctx_).fired)
+      out.push_back(std::move(made));
+    return !out.empty();
+  };
+  for (const bool all : {true, false}) {
+    std::set<int64_t> sizes;
+    for (ValueId v : g.values()) {
+      const auto& shape = g.value(v).type.shape;
+      if (!shape || (!g.constant(v) && !(all && g.value(v).is_input))) continue;
+      for (size_t k = 0; k < shape->size() && (all || k < 2); ++k)
+        if (const int64_t d = (*shape)[k].value_or(0); d > 1 && (shape->size() > 1 || all))
+          sizes.insert(d);
+    }
+    if (sizes.size() < 2) continue;
+    auto square = g.clone();
+    for (int64_t from : sizes)
+      if (from != *sizes.begin()) resize(*square, from, *sizes.begin());
+    auto images = square->clone();
+    if (!keep(std::move(square))) continue;
+    for (ValueId v : images->inputs()) {
+      Type t = images->value(v).type;
+      if (!t.shape || t.shape->empty() || (*t.shape)[0] != Dim(1)) continue;
+      (*t.shape)[0] = Dim(*sizes.begin());
+      images->set_type(v, std::move(t));
+    }
+    keep(std::move(images));
+    break;
+  }
+  return out;
 }
 
 void Samples::add(std::string text, std::unique_ptr<Graph> g) {
@@ -121,6 +168,15 @@ void Samples::cases() {
     for (const Mutation& m : mutations(*all_[i].graph, scope_)) {
       if (!in_time()) return;
       add(all_[i].text + ": " + m.text, changed(*all_[i].graph, {&m}));
+    }
+  for (size_t i = 0; i < cases_; ++i)
+    for (const auto& square : squared(*all_[i].graph)) {
+      const std::string text = all_[i].text + " with sizes that are equal";
+      add(text, square->clone());
+      for (const Mutation& m : mutations(*square, scope_)) {
+        if (!in_time()) return;
+        if (m.of_operator) add(text + ": " + m.text, changed(*square, {&m}));
+      }
     }
 }
 

@@ -47,6 +47,7 @@ class Samples {
   void edited(const RuleTest& t, const std::string& where);
   void add(std::string text, std::unique_ptr<Graph> g);
   std::unique_ptr<Graph> bared(const Graph& g) const;
+  std::vector<std::unique_ptr<Graph>> squared(const Graph& g) const;
   void pairs_of(size_t sample);
   std::unique_ptr<Graph> candidate();
   void towards(std::unique_ptr<Graph> g);

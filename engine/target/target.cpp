@@ -53,15 +53,17 @@ constexpr KeyDoc kContractKeys[] = {
     {"strided", kTexts, "slices read and written in place: any, rows, 1x1, 3x3, depthwise"},
     {"forms", kTexts,
      "forms that not every target's kernels take: pool: dilated, wide_pads; resize: cubic, "
-     "antialias, any_axis; norm: computed; of stages: staged"},
+     "antialias, any_axis; conv, deconv, norm: computed; of stages: staged"},
     {"most_plain_channels", kCount, "f32 images of up to so many channels are read as they lie"},
     {"least_channels_last", kCount, "images of fewer channels are written plain"},
     {"images_as_rows", kBool, "whole images are pooled by kernels over rows"},
 };
 
 /// pool: windows with gaps, and some that lie in the pads alone; resize: of batch and channels,
-/// too; norm: factors and addends that the model computes.
+/// too; conv, deconv and norm: filters, factors and addends that the model computes.
 const std::map<std::string_view, std::vector<std::string_view>> kForms = {
+    {"conv", {"computed"}},
+    {"deconv", {"computed"}},
     {"norm", {"computed"}},
     {"pool", {"dilated", "wide_pads"}},
     {"resize", {"cubic", "antialias", "any_axis"}},

@@ -45,6 +45,18 @@ size_t tensors_read(const Graph& g, const std::vector<NodeId>& nodes) {
   return read.size();
 }
 
+/// How many of their values are needed elsewhere.
+size_t leave(const Graph& g, const std::vector<NodeId>& nodes) {
+  size_t count = 0;
+  for (NodeId n : nodes)
+    for (ValueId v : g.node(n).outputs)
+      count +=
+          v && (g.value(v).is_output || std::ranges::any_of(g.value(v).uses, [&](const Use& u) {
+                  return !contains(nodes, u.node);
+                }));
+  return count;
+}
+
 /// A node outside that reads what these compute, perhaps through others, and that they read.
 NodeId on_the_way(const Graph& g, const std::vector<NodeId>& inside) {
   int64_t last = 0;
@@ -89,6 +101,8 @@ std::pair<bool, std::string> ended(const Graph& g, const Rule& rule,
     return {true,
             fmt::format("one layer would have {} nodes; the rule allows {} (its parameter max_ops)",
                         both.size() - 1, rule.region.max_ops)};
+  if (!rule.region.multi_output && leave(g, both) > 1)
+    return {false, "both have results that are read elsewhere, and a layer of this rule has one"};
   const NodeId between = on_the_way(g, both);
   return {false, between ? fmt::format("{} stands between: it needs a result of the kernel that "
                                        "both would be, and that kernel needs its result",

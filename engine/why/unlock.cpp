@@ -90,7 +90,7 @@ std::optional<Proposal> edit(const Considered& c) {
 }
 
 /// The value that has other readers is left to the match.
-std::optional<Proposal> leave_alone(const Draft& c) {
+std::optional<Proposal> leave_alone(const Draft& c, const Observed& o) {
   const Graph& g = *c.found.graph;
   std::vector<NodeId> nodes{c.found.root};
   for (const auto& [_, n] : c.found.trace.nodes)
@@ -109,7 +109,11 @@ std::optional<Proposal> leave_alone(const Draft& c) {
   const std::vector<ValueId>& found = shared.empty() ? tail : shared;
   if (found.size() == 1) change.alone = g.value(found[0]).name;
   if (change.alone.empty()) return std::nullopt;
-  Proposal out = say(Kind::edit, "let no other node read that value", kOnlyResults);
+  std::string because = kOnlyResults;
+  if (o.options.selection.about(kSharing).value_or(true))
+    because += fmt::format(
+        "; a copy of its producer is merged with it again, unless --disable {} is given", kSharing);
+  Proposal out = say(Kind::edit, "let no other node read that value", std::move(because));
   out.change = std::move(change);
   return out;
 }
@@ -218,7 +222,7 @@ void propose(Draft& c, const Observed& o, Attempts& attempts) {
     const std::vector<std::string> last = origins(g, std::array{reader});
     if (!last.empty()) propose_moves(c, origins(g, between), last.front());
   } else if (r.id == "D1") {
-    if (auto p = leave_alone(c)) c.proposals.push_back(std::move(*p));
+    if (auto p = leave_alone(c, o)) c.proposals.push_back(std::move(*p));
   } else if (r.stage != Rejection::Stage::structure && c.proposals.empty()) {
     if (auto e = edit(out)) c.proposals.push_back(std::move(*e));
   }

@@ -140,7 +140,8 @@ typedef struct ferrule_session_options {
   int32_t concurrent_runs; /* of one shape at the same time, each with memory of its own; more wait;
                               default: no bound */
   int32_t require_device;  /* 1: fail rather than run on anything but a GPU */
-  int32_t strict;          /* 1: no library epilogue that deviates from its formula */
+  int32_t
+      strict; /* 1: no Winograd convolution, no library epilogue that deviates from its formula */
   int32_t fast_math;   /* 1: library epilogues may make numbers of NaN; not together with strict */
   int32_t no_fusion;   /* 1: no rule is applied */
   int32_t overridable; /* 1: initializers that are inputs, too, may be given in a run; else they are

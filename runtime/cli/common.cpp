@@ -87,8 +87,9 @@ void add_common(CLI::App& command, Common& common, bool model) {
   group->add_flag("--no-fold", common.no_fold, "no constant folding");
   group->add_flag("--overridable", common.overridable,
                   "treat initializers that are also inputs as inputs, not as constants");
-  auto* strict = group->add_flag("--strict", common.strict,
-                                 "use no library epilogue that deviates from its formula");
+  auto* strict = group->add_flag(
+      "--strict", common.strict,
+      "no Winograd convolution, and no library epilogue that deviates from its formula");
   group
       ->add_flag("--fast-math", common.fast_math,
                  "let library epilogues turn NaN into 0 or a bound")

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <array>
 #include <cstdlib>
 #include <cstring>
 
@@ -256,30 +257,55 @@ void Prepared::operand(int id, const memory::desc& desc, const Operand& o) {
   constant(id, desc, library_.pack(*o.constant, plain, desc));
 }
 
-void Prepared::scratchpad(const memory::desc& desc) {
-  scratch_bytes_ = static_cast<int64_t>(desc.get_size());
-  if (!scratch_bytes_) return;
+size_t Prepared::in_scratch(const memory::desc& desc) {
   memories_.emplace_back(desc, library_.engine, nullptr);
-  scratch_ = memories_.size() - 1;
-  arguments_.push_back({DNNL_ARG_SCRATCHPAD, memories_.back().get()});
+  scratch_.emplace_back(memories_.size() - 1, scratch_bytes_);
+  scratch_bytes_ += (static_cast<int64_t>(desc.get_size()) + 63) / 64 * 64;
+  return memories_.size() - 1;
+}
+
+void Prepared::repacked(int id, const memory::desc& from, const memory::desc& to, int slot) {
+  if (from == to) return argument(id, to, slot);
+  const size_t packed = in_scratch(to);
+  arguments_.push_back({id, memories_[packed].get()});
+  memories_.emplace_back(from, library_.engine, nullptr);
+  slots_.emplace_back(slot, memories_.size() - 1);
+  repacked_.push_back(
+      {dnnl::reorder({library_.engine, from, library_.engine, to}), memories_.size() - 1, packed});
+}
+
+void Prepared::scratchpad(const memory::desc& desc) {
+  if (desc.get_size() == 0) return;
+  arguments_.push_back({DNNL_ARG_SCRATCHPAD, memories_[in_scratch(desc)].get()});
 }
 
 void Prepared::bind(Binder& binder) {
   for (auto [slot, index] : slots_) binder.memory(slot, memories_[index].get());
-  if (scratch_ != SIZE_MAX)
-    dnnl_memory_set_data_handle(memories_[scratch_].get(), binder.scratch());
+  for (auto [index, at] : scratch_)
+    dnnl_memory_set_data_handle(memories_[index].get(), static_cast<char*>(binder.scratch()) + at);
 }
 
 Status Prepared::run() {
   count_kernel();
+  for (const Repacked& r : repacked_) {
+    const std::array<dnnl_exec_arg_t, 2> both{
+        {{DNNL_ARG_FROM, memories_[r.from].get()}, {DNNL_ARG_TO, memories_[r.to].get()}}};
+    if (auto status =
+            dnnl_primitive_execute(r.reorder.get(), library_.stream.get(), 2, both.data());
+        status != dnnl_success)
+      return failed(status);
+  }
   dnnl_status_t status =
       dnnl_primitive_execute(primitive_.get(), library_.stream.get(),
                              static_cast<int>(arguments_.size()), arguments_.data());
   for (const auto& [at, bytes] : let_go_) let_go_file_pages(at, bytes);
   if (status == dnnl_success) [[likely]]
     return {};
-  return error(Code::library_failed, text_, "oneDNN",
-               fmt::format("status {}", static_cast<int>(status)));
+  return failed(status);
+}
+
+Status Prepared::failed(int status) const {
+  return error(Code::library_failed, text_, "oneDNN", fmt::format("status {}", status));
 }
 
 }  // namespace ferrule::cpu

@@ -133,6 +133,8 @@ class Prepared final : public Kernel {
   void constant(int id, const memory::desc& desc, Packed packed);
   /// Slot or constant, as the operand is.
   void operand(int id, const memory::desc& desc, const Operand& o);
+  /// An operand that lies as `from` and is copied as `to` wants it in front of each run.
+  void repacked(int id, const memory::desc& from, const memory::desc& to, int slot);
   void scratchpad(const memory::desc& desc);
 
   int64_t scratch_bytes() const override { return scratch_bytes_; }
@@ -149,8 +151,15 @@ class Prepared final : public Kernel {
   std::vector<std::pair<int, size_t>> slots_;  ///< slot, index of its memory
   std::vector<Packed> packed_;
   std::vector<std::pair<const void*, size_t>> let_go_;  ///< what a single run needs no more
-  size_t scratch_ = SIZE_MAX;
+  struct Repacked {
+    dnnl::reorder reorder;
+    size_t from, to;  ///< memories
+  };
+  std::vector<Repacked> repacked_;
+  std::vector<std::pair<size_t, int64_t>> scratch_;  ///< index of a memory, where in scratch
   int64_t scratch_bytes_ = 0;
+  size_t in_scratch(const memory::desc& desc);
+  Status failed(int status) const;
 };
 
 /// How the primitive sees its destination, and so the operands of post-ops.

@@ -109,6 +109,22 @@ def cases():
            "(float[1,3] x, int64 n) => (float[_m,3] y) <bool go = {1}> { y = Loop<body = turn (int64 i, bool c, float[1,3] all) => (bool more, float[_k,3] next) "
            "<int64[1] last = {-1}, int64[1] end = {2147483647}> { more = Identity(c) row = Slice(all, last, end) twice = Add(row, row) next = Concat<axis = 0>(all, twice) }>(n, go, x) }",
            {"x": floats(1, 3), "n": np.array(3, I64)})
+    numbers = {"x": np.array([[1, 2, 3], [4, 5, 6]], np.int32)}
+    for operator in ("ReduceLogSum", "ReduceLogSumExp"):
+        yield f"{operator} of integers, opset 13", 13, f"(int32[2,3] x) => (int32[2,1] y) {{ y = {operator}<axes = [1]>(x) }}", numbers
+        yield f"{operator} of integers, opset 18", 18, f"(int32[2,3] x) => (int32[2,1] y) <int64[1] a = {{1}}> {{ y = {operator}(x, a) }}", numbers
+    for size in (1, 3, 5, 9):  # odd ones are all that ONNX Runtime takes
+        yield f"LRN over {size} channels", 18, f"(float[2,6,3,4] x) => (float[2,6,3,4] y) {{ y = LRN<size = {size}, alpha = 0.2, beta = 0.6, bias = 1.5>(x) }}", {"x": floats(2, 6, 3, 4)}
+    # Filters that the model computes, one after the other: packed anew at each run.
+    for kind, attributes, x, w, y in (
+            ("Conv", "pads = [1,1,1,1]", (2, 4, 6, 5), (8, 4, 3, 3), "2,8,6,5"), ("Conv", "group = 4, strides = [2,2]", (1, 4, 9, 9), (8, 1, 3, 3), "1,8,4,4"),
+            ("Conv", "group = 2, dilations = [2]", (1, 6, 12), (4, 3, 4), "1,4,6"), ("Conv", "pads = [1,0,1,1,1,0]", (1, 3, 4, 5, 6), (5, 3, 2, 2, 2), "1,5,5,5,6"),
+            ("ConvTranspose", "strides = [2,2], pads = [1,0,1,1], output_padding = [1,0]", (1, 6, 5, 4), (6, 3, 3, 2), "1,3,10,7"),
+            ("ConvTranspose", "group = 2, strides = [3]", (2, 4, 5), (4, 3, 2), "2,6,14")):
+        sizes = ",".join(map(str, x)), ",".join(map(str, w))
+        yield (f"{kind} with computed filters, {attributes}", 18,
+               f"(float[{sizes[0]}] x, float[{sizes[1]}] w, float s, float[{y.split(',')[1]}] b) => (float[{y}] y) {{ v = Mul(w, s) t = {kind}<{attributes}>(x, v, b) r = Relu(t) y = Add(r, t) }}",
+               {"x": floats(*x), "w": floats(*w), "s": np.array(0.5, F32), "b": floats(int(y.split(",")[1]))})
 
 
 def as_texts(array):

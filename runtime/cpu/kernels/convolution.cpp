@@ -1,5 +1,6 @@
 // Convolution and deconvolution of 1 to 3 spatial dimensions: channels-last images, weights in
-// oneDNN's own layout (packed when the kernel is made), bias inside, the tail as post-ops.
+// oneDNN's own layout (packed when the kernel is made, computed ones at each run), bias inside, the
+// tail as post-ops.
 #include <algorithm>
 #include <array>
 #include <numeric>
@@ -23,11 +24,9 @@ bool reads_behind_pixels(const KernelCall& call, bool transposed) {
 }
 
 Applicable<> check_convolution(const KernelCall& call, bool transposed) {
-  const std::string_view what = call.node->op.text();
-  if (!call.inputs[kW].constant)
-    return not_applicable(escape(call.layer), what, "the weights are not constant");
-  if (!computes(call.inputs[kX].dtype) || reads_behind_pixels(call, transposed))
-    return not_applicable(escape(call.layer), what, name(call.inputs[kX].dtype));
+  const DType type = call.inputs[kX].dtype;
+  if (!computes(type) || reads_behind_pixels(call, transposed))
+    return not_applicable(escape(call.layer), call.node->op.text(), name(type));
   return {};
 }
 
@@ -49,23 +48,17 @@ struct Weights {
   }
 };
 Weights weights_of(const Operand& w, int64_t groups, bool transposed) {
-  const size_t spatial = w.dims.size() - 2;
-  int64_t window = 1;
-  for (size_t k = 0; k < spatial; ++k) window *= w.dims[k + 2];
+  const std::vector<int64_t> apart = w.strides();
   const int64_t first = w.dims[0] / groups, second = w.dims[1];
   std::vector<int64_t> dims, strides;
   if (groups > 1) {
     dims.push_back(groups);
-    strides.push_back(first * second * window);
+    strides.push_back(first * apart[0]);
   }
   dims.insert(dims.end(), {transposed ? second : first, transposed ? first : second});
-  strides.insert(strides.end(),
-                 {transposed ? window : second * window, transposed ? second * window : window});
-  for (size_t k = 0; k < spatial; ++k) {
-    window /= w.dims[k + 2];
-    dims.push_back(w.dims[k + 2]);
-    strides.push_back(window);
-  }
+  strides.insert(strides.end(), {apart[transposed ? 1 : 0], apart[transposed ? 0 : 1]});
+  dims.insert(dims.end(), w.dims.begin() + 2, w.dims.end());
+  strides.insert(strides.end(), apart.begin() + 2, apart.end());
   return {memory::desc(dims, *data_type(w.dtype), strides),
           memory::desc(dims, *data_type(w.dtype), memory::format_tag::any)};
 }
@@ -75,9 +68,12 @@ KernelPtr assemble(Context& context, const KernelCall& call, const Desc& desc,
                    const Weights& weights, const Epilogue& epilogue) {
   auto kernel = std::make_unique<Prepared>(context, Primitive(desc), desc.impl_info_str());
   kernel->operand(DNNL_ARG_SRC, desc.src_desc(), call.inputs[kX]);
-  kernel->constant(
-      DNNL_ARG_WEIGHTS, desc.weights_desc(),
-      context.library.pack(*call.inputs[kW].constant, weights.plain, desc.weights_desc()));
+  const Operand& weight = call.inputs[kW];
+  if (weight.constant)
+    kernel->constant(DNNL_ARG_WEIGHTS, desc.weights_desc(),
+                     context.library.pack(*weight.constant, weights.plain, desc.weights_desc()));
+  else
+    kernel->repacked(DNNL_ARG_WEIGHTS, weights.plain, desc.weights_desc(), weight.slot);
   if (has_bias(call)) kernel->operand(DNNL_ARG_BIAS, desc.bias_desc(), call.inputs[kB]);
   kernel->argument(DNNL_ARG_DST, desc.dst_desc(), call.outputs[0].slot);
   bind_epilogue(*kernel, call, epilogue);
