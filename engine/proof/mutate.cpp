@@ -87,7 +87,8 @@ class Mutator {
     for (NodeId n : g_.order())
       for (size_t slot = 0; slot < g_.node(n).inputs.size(); ++slot) {
         const ValueId v = g_.input(n, slot);
-        if (!v || !g_.value(v).type.known() || g_.value(v).type.dtype == DType::string) continue;
+        const DType t = v && g_.value(v).type.known() ? g_.value(v).type.dtype : DType::undefined;
+        if (!is_float(t) && !is_int(t)) continue;
         for (const bool two : {false, true})
           for (const std::string& op : two ? scope_.optional_binary : scope_.optional_unary)
             add(fmt::format("{} in front of operand {} of {}", op, slot, op_of(n)),

@@ -33,6 +33,8 @@ constexpr size_t kBeforeOpen = 4000;
 /// Of the time for a rule, until when: drawing and comparing must leave some for pairs of changes
 /// and for the conditions, and goes on with what those leave.
 constexpr double kDrawing = 0.35, kAiming = 0.5, kPairing = 0.6, kDrawingOn = 0.75, kAimingOn = 0.9;
+/// Of the time, at most, for graphs whose inputs have more than so many elements.
+constexpr double kOfLarge = 0.15, kLarge = 8192;
 /// At most, at a time.
 constexpr double kAimingSeconds = 1.5, kShrinking = 1;
 
@@ -124,7 +126,11 @@ class Prover {
     }
     if (!t.fired || t.unsaid || !t.broken.empty()) return;
     ++out_.fired;
+    const bool large = is_large(*s.graph);
+    if (large && of_large_ > ctx_.seconds * kOfLarge) return;
+    const double begin = thread_seconds();
     Agreement a = agreement_of(rule_, *s.graph, *t.after, ctx_.target, ctx_, seed(s));
+    if (large) of_large_ += thread_seconds() - begin;
     if (a.ran && kinds_.insert(kind_of_instance(*s.graph)).second) samples_.ran(checked_);
     out_.compared += a.ran > 0;
     out_.needed = std::max(out_.needed, a.needed);
@@ -133,6 +139,15 @@ class Prover {
     if (out_.example.empty())
       out_.example = to_text(
           shrunk(rule_, {s.graph->clone(), std::move(*a.wrong)}, ctx_, seed(s), kShrinking));
+  }
+  static bool is_large(const Graph& g) {
+    return std::ranges::any_of(g.inputs(), [&](ValueId v) {
+      const auto dims =
+          g.value(v).type.shape ? constant_shape(*g.value(v).type.shape) : std::nullopt;
+      double all = 1;
+      for (size_t k = 0; dims && k < dims->size(); ++k) all *= static_cast<double>((*dims)[k]);
+      return all > kLarge;
+    });
   }
   uint64_t seed(const Sample& s) { return static_cast<uint64_t>(&s - samples_.all().data()) + 1; }
 
@@ -210,6 +225,7 @@ class Prover {
   Samples samples_;
   size_t checked_ = 0;
   std::set<uint64_t> kinds_;
+  double of_large_ = 0;  ///< seconds
 };
 
 }  // namespace

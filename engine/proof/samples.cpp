@@ -35,9 +35,19 @@ constexpr int kCondition = 1 << 10;  // of nearness()
 /// Percent of the steps that start from nothing.
 constexpr int kAfresh = 25;
 
+/// A tensor of so many rows takes its time even if they are empty.
+bool too_large(const Type& t) {
+  constexpr double kMost = 1 << 22;
+  double rows = 1;
+  for (size_t k = 0; t.shape && k < t.shape->size(); ++k)
+    rows *= static_cast<double>(std::max<int64_t>((*t.shape)[k].value_or(1), 1));
+  return rows > kMost;
+}
+
 bool typed(const Graph& g) {
   return std::ranges::all_of(
              g.outputs(), [&](ValueId v) { return g.value(v).type.dtype != DType::undefined; }) &&
+         std::ranges::none_of(g.values(), [&](ValueId v) { return too_large(g.value(v).type); }) &&
          well_typed(g);
 }
 
