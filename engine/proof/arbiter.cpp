@@ -236,15 +236,26 @@ double longest_sum(const Graph& g, const Values& values, const Semantics& ops) {
 
 /// Whether large numbers cancel inside of a graph: what is left of them is rounding alone, and
 /// whatever is computed of that may be anything, also what no evaluation with a little noise meets.
-bool cancels(const Values& truth, const Values& moved) {
-  constexpr double kLarge = 1e3;
+/// So it is where the rounding of an inner value is far larger than all results are: f64 may not
+/// know their digits, either (a Softmax of what 1e17 was taken from).
+bool cancels(const Graph& g, const Values& truth, const Values& moved) {
+  constexpr double kLarge = 1e3, kFarLarger = 1e6;
+  auto is_number = [&](ValueId y) {
+    return truth[y.index] && truth[y.index]->dtype() != DType::string;
+  };
+  double most = 1;  // of the results
+  for (ValueId y : g.outputs())
+    for (int64_t k = 0; is_number(y) && k < truth[y.index]->numel(); ++k)
+      if (const double d = std::abs(truth[y.index]->at_f64(k)); std::isfinite(d))
+        most = std::max(most, d);
   for (size_t v = 0; v < truth.size() && v < moved.size(); ++v) {
     if (!truth[v] || !moved[v] || !is_float(truth[v]->dtype()) ||
         truth[v]->dims() != moved[v]->dims())
       continue;
     for (int64_t k = 0; k < truth[v]->numel(); ++k) {
       const double is = truth[v]->at_f64(k), by = std::abs(moved[v]->at_f64(k) - is);
-      if (std::isfinite(by) && by > kLarge * (1 + std::abs(is))) return true;
+      if (std::isfinite(by) && (by > kLarge * (1 + std::abs(is)) || by > kFarLarger * most))
+        return true;
     }
   }
   return false;
@@ -432,7 +443,7 @@ std::string unexplained(const ArbiterCase& c, const Semantics& ops, const Limits
        ++n) {
     const auto x = before.run(*c.inputs, &noise), y = after.run(*c.inputs, &noise);
     if (!x || !y) break;
-    if (cancels(*truth, *x)) return "";
+    if (cancels(*c.before, *truth, *x)) return "";
     for (size_t k = 0; k < outputs.size(); ++k)
       outputs[k].widen(at(*c.before, *x, k), at(*c.after, *y, k));
   }
