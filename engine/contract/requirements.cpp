@@ -5,9 +5,10 @@
 namespace ferrule {
 namespace {
 
-/// Whether the role's value suits it; its axes become sizes.
-Accept suits(const Graph& g, const Graph* whole, const ContractRole& role, Bindings& names,
-             bool explain) {
+/// Whether the role's value suits it; its axes become sizes. `computed`: the target's kernels take
+/// operands that are no constants, too.
+Accept suits(const Graph& g, const Graph* whole, const ContractRole& role, bool computed,
+             Bindings& names, bool explain) {
   auto refuse = [&](Truth t, auto&& text) -> Accept {
     return {t, explain ? text() : std::string(), role.name};
   };
@@ -23,7 +24,7 @@ Accept suits(const Graph& g, const Graph* whole, const ContractRole& role, Bindi
     return refuse(Truth::no, [&] {
       return fmt::format("{} has rank {}, {} is {}", name(), rank, role.name, role.text());
     });
-  if (role.constant && !g.constant(v))
+  if (role.constant && !computed && !g.constant(v))
     return refuse(Truth::no, [&] {
       const ValueId there = whole ? whole->find_value(g.value(v).name) : ValueId();
       return fmt::format("{} is {}; the kernel wants a constant", name(),
@@ -46,8 +47,9 @@ std::string origin_of(const Graph& g, ValueId v) {
 }
 
 Accept Requirements::ask(const Target& target, const Semantics& ops, bool explain) {
+  const bool computed = target.facts_of(contract.id).takes("computed");
   for (const ContractRole& role : contract.roles)
-    if (Accept a = suits(graph, whole, role, names, explain); a.truth != Truth::yes) {
+    if (Accept a = suits(graph, whole, role, computed, names, explain); a.truth != Truth::yes) {
       a.id = contract.id + "." + a.id;
       return a;
     }
