@@ -467,7 +467,9 @@ class Regions {
     if (!spec_.multi_output && m.outputs.size() > 1) {
       bool any = false;
       for (auto& part : of_one_result(m.nodes))
-        if (part.size() >= static_cast<size_t>(std::max(spec_.min_ops, 2)))
+        // One node may have several results: then the part is all of the region.
+        if (part.size() < m.nodes.size() &&
+            part.size() >= static_cast<size_t>(std::max(spec_.min_ops, 2)))
           any = true, finish(std::move(part), out);
       if (any) return;
       return miss(m.root, "structure",
