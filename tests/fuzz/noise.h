@@ -73,15 +73,29 @@ Program with_steps(const Program& p, After&& after) {
   return out;
 }
 
-/// The program, each of whose steps in f64 is off as it may be in `computed`.
+/// The program, each of whose steps in f64 is off as it may be in `computed`: by one factor for all
+/// elements, or by one that hangs on the element's value, as a function's error in a kernel does.
+/// The first cancels where positive and negative elements are summed, the second where all differ.
 inline Program with_rounding(const Program& p, DType computed, Draw& noise) {
   return with_steps(p, [&](uint32_t made, const Inst& in, auto& add) {
-    Inst factor, product;
-    factor.op = Prim::constant, factor.type = DType::f64;
-    factor.f = about_one(2 * step_ulps(in.op) * half_ulp(computed), noise);
-    product.op = Prim::mul, product.type = DType::f64;
-    product.args = {made, add(factor), 0};
-    return add(product);
+    auto number = [&](double f) {
+      Inst n;
+      n.op = Prim::constant, n.type = DType::f64, n.f = f;
+      return add(n);
+    };
+    auto step = [&](Prim op, uint32_t x, uint32_t y = 0) {
+      Inst s;
+      s.op = op, s.type = DType::f64, s.args = {x, y, 0};
+      return add(s);
+    };
+    const double by = 2 * step_ulps(in.op) * half_ulp(computed);
+    if (noise.chance(50)) return step(Prim::mul, made, number(about_one(by, noise)));
+    constexpr double kMost = 1e6;  // infinities have no sine
+    const uint32_t bounded = step(Prim::max, step(Prim::min, made, number(kMost)), number(-kMost));
+    const double turns = static_cast<double>(noise.between(1000, 9999));
+    const uint32_t phase = step(Prim::add, step(Prim::mul, bounded, number(turns)), number(turns));
+    const uint32_t off = step(Prim::mul, step(Prim::sin, phase), number(by));
+    return step(Prim::mul, made, step(Prim::add, off, number(1)));
   });
 }
 
