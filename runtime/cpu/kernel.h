@@ -110,6 +110,11 @@ Applicable<KernelPtr> make_matmul_1x1(Context&, const KernelCall&);
 Applicable<KernelPtr> make_deconvolution(Context&, const KernelCall&);
 /// Windows that do not overlap; not applicable for all others.
 Applicable<KernelPtr> make_unfolded_deconvolution(Context&, const KernelCall&);
+/// Windows that overlap, added up after a product; not applicable for computed filters, groups of
+/// several channels, residuals, and results that fill the memory.
+Applicable<KernelPtr> make_folded_deconvolution(Context&, const KernelCall&);
+/// Whether it is faster than the library's deconvolution.
+bool folding_pays(const KernelCall&);
 Applicable<KernelPtr> make_matmul(Context&, const KernelCall&);
 Applicable<KernelPtr> make_gemm(Context&, const KernelCall&);
 Applicable<KernelPtr> make_pool(Context&, const KernelCall&);

@@ -3,6 +3,7 @@
 // tail as post-ops.
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <numeric>
 
 #include "runtime/cpu/library.h"
@@ -139,19 +140,68 @@ Applicable<KernelPtr> make_convolution(Context& context, const KernelCall& call)
   });
 }
 
+namespace {
+
+/// oneDNN 3.2 adds the bias once for every part of a sum, and applies the tail to each, where
+/// strides are above 1 and the weights of some filters fill half of the L2 cache: which sizes that
+/// are is for its code to say, so zeros are tried.
+bool repeats_bias(const dnnl::engine& engine,
+                  const dnnl::deconvolution_forward::primitive_desc& d) {
+  constexpr size_t kSmallWeights = 256 << 10;
+  if (std::string_view(d.impl_info_str()).find("strided") == std::string_view::npos) return false;
+  if (d.weights_desc().get_size() <= kSmallWeights) return false;
+  auto type = [](const memory::desc& desc) { return desc.get_data_type(); };
+  if (type(d.dst_desc()) != type(d.bias_desc())) return true;
+  const bool wide = type(d.dst_desc()) == memory::data_type::f32;
+  const uint32_t one = wide ? 0x3f800000 : 0x3f803f80;  // two of bf16
+  const size_t bytes = d.dst_desc().get_size();
+  std::vector<uint32_t> result(bytes / 4 + 1);
+  std::vector<uint32_t> bias(d.bias_desc().get_size() / 4 + 1, one);
+  const std::vector<char> zeros(std::max(d.src_desc().get_size(), d.weights_desc().get_size()));
+  auto at = [&](const memory::desc& desc, const void* data) {
+    return memory(desc, engine, const_cast<void*>(data));
+  };
+  dnnl::stream stream(engine);
+  dnnl::deconvolution_forward(d).execute(stream,
+                                         {{DNNL_ARG_SRC, at(d.src_desc(), zeros.data())},
+                                          {DNNL_ARG_WEIGHTS, at(d.weights_desc(), zeros.data())},
+                                          {DNNL_ARG_BIAS, at(d.bias_desc(), bias.data())},
+                                          {DNNL_ARG_DST, at(d.dst_desc(), result.data())}});
+  stream.wait();
+  const size_t size = wide ? 4 : 2;
+  const auto* got = reinterpret_cast<const char*>(result.data());
+  for (size_t k = 0; k < bytes; k += size)
+    if (std::memcmp(got + k, &one, size) != 0) return true;
+  return false;
+}
+
+}  // namespace
+
 Applicable<KernelPtr> make_deconvolution(Context& context, const KernelCall& call) {
   FERRULE_TRY(check_convolution(call, true));
   if (auto unfolded = make_unfolded_deconvolution(context, call)) return unfolded;
+  if (folding_pays(call))
+    if (auto folded = make_folded_deconvolution(context, call)) return folded;
   const Operand &x = call.inputs[kX], &y = call.outputs[0], &weight = call.inputs[kW];
   FERRULE_ASSIGN(Window w, transposed_window_of(call, x.dims, y.dims, window_dims(weight)));
   FERRULE_ASSIGN(Epilogue epilogue, make_epilogue(call, {image_desc(y)}));
   return guard(call, "deconvolution", [&]() -> Applicable<KernelPtr> {
     Weights weights = weights_of(weight, call.node->attrs.i("group", 1), true);
-    memory::desc bias = has_bias(call) ? vector_desc(call.inputs[kB]) : memory::desc();
-    dnnl::deconvolution_forward::primitive_desc desc(
-        context.library.engine, dnnl::prop_kind::forward_inference,
-        dnnl::algorithm::deconvolution_direct, image_desc(x), weights.any, bias, image_desc(y),
-        w.strides, w.dilations, w.pads_begin, w.pads_end, epilogue.attr);
+    using Desc = dnnl::deconvolution_forward::primitive_desc;
+    auto described = [&](const memory::desc& bias, const dnnl::primitive_attr& attr) {
+      return Desc(context.library.engine, dnnl::prop_kind::forward_inference,
+                  dnnl::algorithm::deconvolution_direct, image_desc(x), weights.any, bias,
+                  image_desc(y), w.strides, w.dilations, w.pads_begin, w.pads_end, attr);
+    };
+    Desc desc =
+        described(has_bias(call) ? vector_desc(call.inputs[kB]) : memory::desc(), epilogue.attr);
+    const memory::desc bias({y.dims[1]}, *data_type(x.dtype), memory::format_tag::a);
+    if ((has_bias(call) || !call.post_ops.empty()) &&
+        repeats_bias(context.library.engine, described(bias, {}))) {
+      if (auto folded = make_folded_deconvolution(context, call)) return folded;
+      while (std::string_view(desc.impl_info_str()).starts_with("brg") && desc.next_impl()) {
+      }
+    }
     if (has_logistic(call) && tail_is_plain(desc.impl_info_str()))
       return make_without_logistic(
           call, [&](const KernelCall& c) { return make_deconvolution(context, c); });

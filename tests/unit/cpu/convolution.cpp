@@ -146,8 +146,48 @@ TEST_CASE("deconvolutions") {
            // Every window has pixels of its own, but for what is cut in front and added behind.
            {{1, 8, 5, 6}, {8, 6, 2, 3}, {2, 3}, {}, {0, 1, 0, 0}, 1, true, {0, 1}},
            {{1, 8, 5, 6}, {8, 6, 2, 2}, {2, 2}, {}, {1, 0, 0, 0}, 1, true, {1, 0}},
+           // Few filters: a product, whose windows are added up.
+           {{2, 16, 9}, {16, 1, 8}, {3}, {}, {2, 3}},
+           {{1, 4, 200}, {4, 2, 7}, {3}, {}, {0, 1}, 1, true, {2}},
+           {{2, 6, 3, 4, 5}, {6, 2, 3, 2, 3}, {2, 1, 3}, {1, 3, 1}, {1, 0, 1, 0, 1, 2}, 1, false},
+           {{1, 8, 70, 5}, {8, 3, 5, 4}, {2, 3}, {2, 1}, {3, 1, 0, 2}},
+           {{1, 6, 60}, {6, 1, 9}, {5}, {2}, {4, 0}, 6},
+           // So many weights that oneDNN's strided kernel adds the bias more than once.
+           {{1, 1024, 3, 4}, {1024, 16, 4, 4}, {2, 2}, {}, {1, 1, 1, 1}},
+           {{1, 21, 3, 3}, {21, 21, 32, 32}, {16, 16}, {}, {8, 8, 8, 8}},
+           {{1, 128, 2, 3, 2}, {128, 64, 4, 4, 4}, {2, 2, 2}, {}, {1, 1, 1, 1, 1, 1}},
        })
     check_case(c, true);
+}
+
+TEST_CASE("deconvolutions that are folded take their tail along") {
+  for (const auto& [few, c] :
+       {std::pair{true, ConvCase{{1, 12, 16, 10}, {12, 4, 4, 4}, {2, 2}}},
+        std::pair{false, ConvCase{{1, 1024, 3, 4}, {1024, 16, 4, 4}, {2, 2}}}})
+    for (bool with_full : {false, true}) {
+      const Dims y = output_dims(c, true);
+      const Tensor x = random_tensor(c.x, 1), w = random_tensor(c.w, 2);
+      const Tensor b = random_tensor({y[1]}, 3), scale = random_tensor({1, y[1], 1, 1}, 4),
+                   full = random_tensor(y, 5);
+      Harness h("ConvTranspose");
+      set_up(h, c);
+      h.input(x, Layout::channels_last);
+      h.constant(w);
+      h.constant(b);
+      h.constant(scale);
+      h.node.inputs.pop_back();
+      h.binary("mul", 3);
+      if (with_full) h.binary("add", h.operand(full, Layout::channels_last));
+      h.eltwise("relu");
+      h.output(DType::f32, y, Layout::channels_last);
+      auto want = naive(c, x, w, &b, y, true);
+      each_index(y, [&](const Dims& i, int64_t k) {
+        double& v = want[static_cast<size_t>(k)];
+        v = std::max(0.0, v * scale.at_f64(i[1]) + (with_full ? full.at_f64(k) : 0));
+      });
+      check_close(h.run(make_deconvolution), want);
+      if (few) CHECK(h.text.starts_with("fold"));
+    }
 }
 
 TEST_CASE("deconvolutions whose padding follows from the size of the result") {
