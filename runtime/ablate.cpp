@@ -42,10 +42,7 @@ class Ablate {
 
  private:
   void rules(const Journal& journal, Ablation& out) {
-    std::map<std::string, int> fired;
-    for (const Step& s : journal.steps)
-      if (!s.rule.empty() && s.kind != "broken") ++fired[s.rule];
-    for (const auto& [id, count] : fired) {
+    for (const auto& [id, count] : journal.fired()) {
       const Rule* r = all_.rules.find(id);
       if (!r) continue;
       auto off = std::make_shared<Rule>(*r);

@@ -49,28 +49,50 @@ class ValueMap {
   size_t used_ = 0;
 };
 
+/// Some nodes, asked for one after another.
+class Members {
+ public:
+  explicit Members(std::span<const NodeId> nodes) : nodes_(nodes) {
+    constexpr size_t kFew = 16;
+    if (nodes.size() <= kFew) return;
+    sorted_.assign(nodes.begin(), nodes.end());
+    std::ranges::sort(sorted_);
+  }
+  bool operator()(NodeId n) const {
+    return sorted_.empty() ? std::ranges::find(nodes_, n) != nodes_.end()
+                           : std::ranges::binary_search(sorted_, n);
+  }
+
+ private:
+  std::span<const NodeId> nodes_;
+  std::vector<NodeId> sorted_;  // of more than a few
+};
+
+std::vector<ValueId> leaving(const Graph& g, std::span<const NodeId> nodes, const Members& member) {
+  std::vector<ValueId> out;
+  for (NodeId n : nodes)
+    for (ValueId v : g.node(n).outputs)
+      if (v && (g.value(v).is_output || std::ranges::any_of(g.value(v).uses, [&](const Use& u) {
+                  return !member(u.node);
+                })))
+        out.push_back(v);
+  return out;
+}
+
 /// Copies nodes into a body graph, flattening groups.
 class BodyBuilder {
  public:
   BodyBuilder(const Graph& g, std::span<const NodeId> nodes)
-      : g_(g), inside_(count_values(g, nodes)) {
+      : g_(g), member_(nodes), inside_(count_values(g, nodes)) {
     out_.nodes.assign(nodes.begin(), nodes.end());
-    if (nodes.size() > kFew)
-      members_.assign(nodes.begin(), nodes.end()), std::ranges::sort(members_);
     reserve();
     for (NodeId n : nodes) add(n);
-    for (NodeId n : nodes)
-      for (ValueId v : g.node(n).outputs)
-        if (v && leaves(v)) {
-          out_.outputs.push_back(v);
-          out_.graph.add_output(inside_.at(v));
-        }
+    out_.outputs = leaving(g, nodes, member_);
+    for (ValueId v : out_.outputs) out_.graph.add_output(inside_.at(v));
   }
   Body take() { return std::move(out_); }
 
  private:
-  static constexpr size_t kFew = 16;
-
   static size_t count_values(const Graph& g, std::span<const NodeId> nodes) {
     size_t count = 0;
     for (NodeId n : nodes) count += g.node(n).inputs.size() + g.node(n).outputs.size();
@@ -90,21 +112,13 @@ class BodyBuilder {
     }
     out_.graph.reserve(count, values);
     out_.origins.reserve(origins);
-    few_origins_ = origins <= 4 * kFew;
+    constexpr size_t kFew = 64;
+    few_origins_ = origins <= kFew;
   }
 
-  bool member(NodeId n) const {
-    return members_.empty() ? std::ranges::find(out_.nodes, n) != out_.nodes.end()
-                            : std::ranges::binary_search(members_, n);
-  }
   bool made_inside(ValueId v) const {
     const NodeId p = g_.value(v).producer;
-    return p && member(p);
-  }
-  bool leaves(ValueId v) const {
-    const Value& value = g_.value(v);
-    return value.is_output ||
-           std::ranges::any_of(value.uses, [&](const Use& u) { return !member(u.node); });
+    return p && member_(p);
   }
 
   /// Whether no node before has this origin.
@@ -168,8 +182,8 @@ class BodyBuilder {
   }
 
   const Graph& g_;
-  std::vector<NodeId> members_;  // of more than a few, sorted
-  ValueMap inside_;              // outer -> body
+  const Members member_;
+  ValueMap inside_;  // outer -> body
   bool few_origins_ = false;
   std::set<std::string_view> seen_;  // origins, where they are more
   Body out_;
@@ -179,6 +193,10 @@ class BodyBuilder {
 
 Body make_body(const Graph& g, std::span<const NodeId> nodes) {
   return BodyBuilder(g, nodes).take();
+}
+
+std::vector<ValueId> leaving(const Graph& g, std::span<const NodeId> nodes) {
+  return leaving(g, nodes, Members(nodes));
 }
 
 }  // namespace ferrule

@@ -14,6 +14,8 @@ struct Body {
   std::vector<std::string> origins;
   std::vector<NodeId> nodes;  ///< of the outer graph
 };
+/// The values of the nodes that another node reads or the model gives out, in the nodes' order.
+std::vector<ValueId> leaving(const Graph& g, std::span<const NodeId> nodes);
 Body make_body(const Graph& g, std::span<const NodeId> nodes);
 
 }  // namespace ferrule

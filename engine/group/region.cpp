@@ -455,14 +455,7 @@ class Regions {
     if (nodes.size() == 1 && g_.node(nodes[0]).body) return;
     Match m{&rule_, nodes[0], {}, std::move(nodes), {}, {}};
     m.bindings.node_lists["region"] = m.nodes;
-    for (NodeId n : m.nodes)
-      for (ValueId id : g_.node(n).outputs) {
-        if (!id) continue;
-        const Value& v = g_.value(id);
-        bool leaves = v.is_output;
-        for (const Use& u : v.uses) leaves |= !contains(m.nodes, u.node);
-        if (leaves) m.outputs.push_back(id);
-      }
+    m.outputs = leaving(g_, m.nodes);
     if (m.outputs.empty()) return;
     if (!spec_.multi_output && m.outputs.size() > 1) {
       bool any = false;

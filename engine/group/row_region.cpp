@@ -294,12 +294,7 @@ class RowRegions {
     std::ranges::sort(nodes, {}, [&](NodeId n) { return std::pair(g_.node(n).order, n.index); });
     Match m{&rule_, nodes[0], {}, std::move(nodes), {}, {}};
     m.bindings.node_lists["region"] = m.nodes;
-    for (NodeId n : m.nodes) {
-      const Value& v = g_.value(g_.node(n).outputs[0]);
-      bool leaves = v.is_output;
-      for (const Use& u : v.uses) leaves |= !contains(m.nodes, u.node);
-      if (leaves) m.outputs.push_back(g_.node(n).outputs[0]);
-    }
+    m.outputs = leaving(g_, m.nodes);
     return m;
   }
 

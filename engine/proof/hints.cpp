@@ -128,16 +128,6 @@ const std::vector<T>& of_attribute(const std::map<std::string, std::vector<T>, s
 /// Whether it makes numbers of another type.
 bool rounds(const PatternExpr& e) { return contains(e.ops, "Cast") || contains(e.ops, "CastLike"); }
 
-/// Whether it makes integers of 16 bits.
-bool to_words(const PatternExpr& e) {
-  return contains(e.ops, "Cast") && std::ranges::any_of(e.attrs, [](const AttrPattern& a) {
-           const auto* to = std::get_if<int64_t>(&a.literal);
-           return a.name == "to" && a.kind == AttrPattern::Kind::literal && to &&
-                  (*to == static_cast<int64_t>(DType::i16) ||
-                   *to == static_cast<int64_t>(DType::u16));
-         });
-}
-
 /// The largest number that may say how many bytes a tensor has.
 constexpr double kBytes = 8.0 * kMostElements;
 
@@ -161,24 +151,25 @@ Hints hints_of(const Rule& rule, const std::vector<const Graph*>& cases, const S
           if (d > 2100 && by) out.longest_sizes.push_back(n / bytes + by);
       }
   std::erase_if(out.longest_sizes, [](int64_t n) { return n > kMostElements; });
-  bool converts = false, words = false;
+  bool converts = false;
   for (const PatternLine& l : rule.match.lines)
     each_expr(*l.expr, [&](const PatternExpr& e) {
       collect.pattern(e);
       converts |= rounds(e);
-      words |= to_words(e);
     });
   const auto [open, modes] = std::pair(out.open_attributes, out.modes);
   for (const PatternLine& l : rule.rewrite.lines)
     each_expr(*l.expr, [&](const PatternExpr& e) {
       collect.pattern(e);
       converts |= rounds(e);
-      words |= to_words(e);
     });
-  // A size, a count or a place that an integer of 8 bits, bf16 or f16 does not hold; and sums of
-  // integers that f32 does not.
-  if (converts) out.long_sizes.insert(out.long_sizes.end(), {130, 260, 2195});
-  if (words) out.longest_sizes.insert(out.longest_sizes.end(), {32770, 65540});
+  // A size, a count or a place that an integer of 8 or 16 bits, bf16 or f16 does not hold; sums of
+  // integers that f32 does not; sums of 16-bit integers and of products of 8-bit ones (either sign)
+  // that an integer of 32 bits does not.
+  if (converts) {
+    out.long_sizes.insert(out.long_sizes.end(), {130, 260, 2195});
+    out.longest_sizes.insert(out.longest_sizes.end(), {33100, 65800, 132000});
+  }
   out.open_attributes = open, out.modes = modes;
   for (const Graph* g : cases) collect.graph(*g);
   return out;

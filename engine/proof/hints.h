@@ -12,7 +12,7 @@
 namespace ferrule {
 
 /// Of a tensor that has one long axis alone, at most.
-inline constexpr int64_t kMostElements = 70000;
+inline constexpr int64_t kMostElements = 140000;
 
 struct Hints {
   std::vector<double> numbers;

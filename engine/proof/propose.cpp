@@ -98,6 +98,9 @@ World Proposer::world(const std::vector<DType>& types) {
       d = Dim(std::min<int64_t>(known(d), 1));
     else
       seen |= longest > 1000;
+  // A size that f32 does not hold, of what has no elements.
+  if (!hints_.longest_sizes.empty() && draw_.chance(2)) w.base = {Dim((1 << 24) + 1), Dim(0)};
+  rank = static_cast<int64_t>(w.base.size());
   if (draw_.chance(20) && rank > 0) w.base[draw_.below(rank)] = Dim::symbol("N");
   if (draw_.chance(8) && rank > 1) w.base[draw_.below(rank)] = Dim::symbol("M");
   return w;

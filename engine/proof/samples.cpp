@@ -35,19 +35,23 @@ constexpr int kCondition = 1 << 10;  // of nearness()
 /// Percent of the steps that start from nothing.
 constexpr int kAfresh = 25;
 
-/// A tensor of so many rows takes its time even if they are empty.
-bool too_large(const Type& t) {
+/// A tensor of so many rows takes its time even if they are empty, unless only its sizes are read.
+bool too_large(const Graph& g, const Value& v) {
   constexpr double kMost = 1 << 22;
   double rows = 1;
-  for (size_t k = 0; t.shape && k < t.shape->size(); ++k)
-    rows *= static_cast<double>(std::max<int64_t>((*t.shape)[k].value_or(1), 1));
-  return rows > kMost;
+  for (size_t k = 0; v.type.shape && k < v.type.shape->size(); ++k)
+    rows *= static_cast<double>(std::max<int64_t>((*v.type.shape)[k].value_or(1), 1));
+  auto measured = [&](const Use& u) {
+    const std::vector<ValueId>& out = g.node(u.node).outputs;
+    return !out.empty() && out[0] && g.value(out[0]).contents.has_value();
+  };
+  return rows > kMost && !std::ranges::all_of(v.uses, measured);
 }
 
 bool typed(const Graph& g) {
   return std::ranges::all_of(
              g.outputs(), [&](ValueId v) { return g.value(v).type.dtype != DType::undefined; }) &&
-         std::ranges::none_of(g.values(), [&](ValueId v) { return too_large(g.value(v).type); }) &&
+         std::ranges::none_of(g.values(), [&](ValueId v) { return too_large(g, g.value(v)); }) &&
          well_typed(g);
 }
 

@@ -29,7 +29,7 @@ Key key(std::string rule, Names nodes) {
   return {std::move(rule), std::move(nodes)};
 }
 
-bool is_fusion(const Step& s) { return !s.rule.empty() && s.kind != "broken" && !s.before.empty(); }
+bool is_fusion(const Step& s) { return s.fired() && !s.before.empty(); }
 
 /// Placements tell of the makers; the node that goes belongs to them.
 Names nodes_of(const Step& s) {

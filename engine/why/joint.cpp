@@ -4,6 +4,7 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/base/join.h"
+#include "engine/group/body.h"
 #include "engine/group/merge.h"
 #include "engine/match/facts.h"
 #include "engine/match/pattern_matcher.h"
@@ -43,18 +44,6 @@ size_t tensors_read(const Graph& g, const std::vector<NodeId>& nodes) {
       if (!constant || constant->numel() != 1) read.insert(v);
     }
   return read.size();
-}
-
-/// How many of their values are needed elsewhere.
-size_t leave(const Graph& g, const std::vector<NodeId>& nodes) {
-  size_t count = 0;
-  for (NodeId n : nodes)
-    for (ValueId v : g.node(n).outputs)
-      count +=
-          v && (g.value(v).is_output || std::ranges::any_of(g.value(v).uses, [&](const Use& u) {
-                  return !contains(nodes, u.node);
-                }));
-  return count;
 }
 
 /// A node outside that reads what these compute, perhaps through others, and that they read.
@@ -101,7 +90,7 @@ std::pair<bool, std::string> ended(const Graph& g, const Rule& rule,
     return {true,
             fmt::format("one layer would have {} nodes; the rule allows {} (its parameter max_ops)",
                         both.size() - 1, rule.region.max_ops)};
-  if (!rule.region.multi_output && leave(g, both) > 1)
+  if (!rule.region.multi_output && leaving(g, both).size() > 1)
     return {false, "both have results that are read elsewhere, and a layer of this rule has one"};
   const NodeId between = on_the_way(g, both);
   return {false, between ? fmt::format("{} stands between: it needs a result of the kernel that "

@@ -189,9 +189,6 @@ json cannot_run_json(const Explained& e) {
 void write_explained(const Explained& e, const json& ranges, JsonStream& out) {
   json phases = json::array();
   for (const std::string& p : e.fused.journal.phases) phases.push_back(phase_to_json(p));
-  std::map<std::string, int> rules;
-  for (const Step& s : e.fused.journal.steps)
-    if (!s.rule.empty()) ++rules[s.rule];
   json overrides = json::array();
   for (const OverrideNote& n :
        override_notes(e.knowledge->rules, e.knowledge->overrides, e.knowledge->target))
@@ -209,7 +206,7 @@ void write_explained(const Explained& e, const json& ranges, JsonStream& out) {
   out.key("phases"), out.tree(phases);
   out.key("profile"), out.text(e.profile());
   if (!ranges.is_null()) out.key("ranges"), out.tree(ranges);
-  out.key("rules"), out.tree(rules);
+  out.key("rules"), out.tree(e.fused.journal.fired());
   out.key("schema_version"), out.tree(kSchemaVersion);
   out.key("sizes"), out.text(sizes_text(e));
   out.key("steps"), out.begin_array();

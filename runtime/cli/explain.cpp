@@ -208,9 +208,7 @@ void print_layers(const Explained& e, const Ranges& ranges) {
 }
 
 void print_rules(const Explained& e) {
-  std::map<std::string, int> hits;
-  for (const Step& s : e.fused.journal.steps)
-    if (!s.rule.empty()) ++hits[s.rule];
+  const std::map<std::string, int> hits = e.fused.journal.fired();
   if (hits.empty()) return;
   std::cout << "\nrules that fired:\n";
   for (const auto& [id, count] : hits) {

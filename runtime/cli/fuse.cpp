@@ -397,8 +397,7 @@ Result<Exit> body(const Common& common, const FuseOptions& o) {
   for (const std::string& n : loaded.model.notes) talk("note: " + n);
   for (const std::string& n : fused.notes) talk("note: " + n);
   for (const std::string& w : fused.warnings) talk("warning: " + w);
-  for (const Step& s : fused.journal.steps)
-    if (!s.rule.empty() && s.kind != "broken") ++report.rules[s.rule];
+  report.rules = fused.journal.fired();
   report.groups = groups_of(fused.graph);
   FERRULE_ASSIGN(report.after, cost_of(fused.graph, *loaded.knowledge, lower_options(common)));
   {

@@ -184,8 +184,6 @@ class ByF64 {
   const Tensors& inputs_;
 };
 
-bool fired(const Step& s) { return !s.rule.empty() && s.kind != "broken"; }
-
 /// The rules that fired without which, each switched off alone, no output differs any more; as many
 /// as are tried within some seconds.
 std::vector<std::string> right_without(const Common& common, const SessionOptions& options,
@@ -193,11 +191,8 @@ std::vector<std::string> right_without(const Common& common, const SessionOption
                                        const std::vector<Judged>& rows) {
   constexpr std::chrono::seconds kPatience{20};
   const auto end = std::chrono::steady_clock::now() + kPatience;
-  std::set<std::string> rules;
-  for (const Step& step : got.prepared->journal().steps)
-    if (fired(step)) rules.insert(step.rule);
   std::vector<std::string> out;
-  for (const std::string& rule : rules) {
+  for (const auto& [rule, count] : got.prepared->journal().fired()) {
     if (std::chrono::steady_clock::now() > end) break;
     SessionOptions without = options;
     without.engine.selection.disable.push_back(rule);
@@ -215,7 +210,7 @@ std::vector<std::string> right_without(const Common& common, const SessionOption
 
 /// What this comparison cannot show; empty: nothing is missing.
 std::string unchecked(const Ran& got, const Yardstick& want) {
-  const bool any = std::ranges::any_of(got.prepared->journal().steps, fired);
+  const bool any = !got.prepared->journal().fired().empty();
   if (!want.session || want.ran.prepared->backend() != got.prepared->backend()) return "";
   const bool interpreted = got.prepared->backend() == "reference";
   if (!any)
@@ -306,9 +301,12 @@ Result<Exit> body(const Common& common, const VerifyOptions& o) {
   const bool ok = std::ranges::none_of(rows, differs);
   const std::vector<std::string> blamed =
       ok ? std::vector<std::string>() : right_without(common, options, got, inputs, rows);
+  auto any_is = [&](std::string_view verdict) {
+    return std::ranges::any_of(rows, [&](const Judged& r) { return r.verdict == verdict; });
+  };
   std::string_view all = "equal";
   for (std::string_view worse : {"within tolerance", "MISTRUSTED", "DIFFERS"})
-    if (std::ranges::any_of(rows, [&](const Judged& r) { return r.verdict == worse; })) all = worse;
+    if (any_is(worse)) all = worse;
   json layer_rows = json::array();
   if (o.layers) compare_layers(got, *got_layers, want.ran, *want_layers, layer_rows);
   const std::string missing = unchecked(got, want);
@@ -339,6 +337,9 @@ Result<Exit> body(const Common& common, const VerifyOptions& o) {
                            want.name, all);
   if (std::ranges::any_of(rows, [](const Judged& r) { return r.d.error > 0; }))
     std::cout << "(errors are relative to the output's largest element)\n";
+  if (any_is("MISTRUSTED"))
+    std::cout << "(MISTRUSTED: equal, but a mistake would hardly show; give real inputs with "
+                 "--inputs)\n";
   for (const std::string& rule : blamed)
     std::cout << fmt::format("with --disable {} no output differs\n", escape(rule));
   if (!missing.empty()) std::cout << "no full check: " << missing << "\n";
