@@ -239,15 +239,39 @@ Status grid_sample(Ctx& c) {
   return {};
 }
 
-/// The result's term is written out; what is wrong with an equation is said by inference.
+/// The term again as an equation has it.
+std::string einsum_term(std::string term) {
+  if (const size_t at = term.find('.'); at != term.npos) term.replace(at, 1, "...");
+  return term;
+}
+
+/// The result's term is written out, and operands are taken two by two, from the first on, as ONNX
+/// Runtime does: ONNX leaves it open. What is wrong with an equation is said by inference.
 Status einsum(Ctx& c) {
   const std::string text = c.attrs.s("equation");
   const auto e = EinsumEquation::of(text);
-  if (!e || text.find("->") != text.npos) return {};
-  std::string out = e->out;
-  if (const size_t at = out.find('.'); at != out.npos) out.replace(at, 1, "...");
-  c.attrs.set("equation", text + "->" + out);
-  return {};
+  if (!e) return {};
+  if (text.find("->") == text.npos) c.attrs.set("equation", text + "->" + einsum_term(e->out));
+  const std::vector<ValueId> operands = c.n().inputs;
+  if (operands.size() <= 2 || operands.size() != e->terms.size()) return {};
+  std::vector<Node> pairs;
+  ValueId product = operands[0];
+  std::string term = e->terms[0];
+  for (size_t k = 1; k < operands.size(); ++k) {
+    const bool last = k + 1 == operands.size();
+    std::string later = e->out, made;
+    for (size_t i = k + 1; i < operands.size(); ++i) later += e->terms[i];
+    for (char label : term + e->terms[k])
+      if ((label == '.' || contains(later, label)) && !contains(made, label)) made += label;
+    if (last) made = e->out;
+    Node pair =
+        c.part("Einsum", {product, operands[k]}, "pair", last ? c.g.output(c.id) : ValueId{});
+    pair.attrs.set("equation", fmt::format("{},{}->{}", einsum_term(term), einsum_term(e->terms[k]),
+                                           einsum_term(made)));
+    product = pair.outputs[0], term = made;
+    pairs.push_back(std::move(pair));
+  }
+  return c.replace(0, std::move(pairs));
 }
 
 Status scatter(Ctx& c) {

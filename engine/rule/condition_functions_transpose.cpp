@@ -188,6 +188,22 @@ Val einsum_transpose(const EvalContext&, Args a) {
   return places(y, x);
 }
 
+/// An equation of one operand that sums axes up: those axes, and the permutation of what is left.
+Val einsum_sum(const EvalContext&, Args a) {
+  auto e = equation(a);
+  if (!e || e->operands.size() != 1) return unknown("an equation of one operand");
+  Perm summed;
+  std::string left;
+  for (char c : e->operands[0])
+    if (e->result.find(c) != e->result.npos)
+      left += c;
+    else
+      summed.push_back(static_cast<int64_t>(e->operands[0].find(c)));
+  if (summed.empty() || left.size() != e->result.size())
+    return unknown("an equation that sums axes up");
+  return make_list({ints(summed), places(e->result, left)});
+}
+
 /// What the letters of an equation of two operands are, in the order of the result; nothing: a
 /// letter is of one operand alone and summed up, or of none.
 struct Letters {
@@ -379,6 +395,11 @@ const Function kLayoutFunctions[] = {
     {{"einsum_multiply", "(equation: string, a: value, b: value) -> list",
       "permutation and Reshape of either operand that make an index equation without a sum a Mul"},
      einsum_multiply},
+    {{"einsum_sum", "(equation: string, rank: int = 0) -> list",
+      "the axes that an index equation of one operand sums up, and the permutation of what is "
+      "left; "
+      "not known if it sums up none"},
+     einsum_sum},
 };
 
 }  // namespace

@@ -67,6 +67,16 @@ def cases():
         yield (f"Slice from {begin} to {end} by {step}", 18,
                f"(float[4] x) => (float[_n] y) <int64[1] b = {{{begin}}}, int64[1] e = {{{end}}}, int64[1] a = {{0}}, int64[1] s = {{{step}}}> {{ y = Slice(x, b, e, a, s) }}",
                {"x": floats(4)})
+    # Three operands or more are taken two by two; one is summed up.
+    for equation, shapes in (("ab,bc,cd->ad", ((2, 3), (3, 4), (4, 5))), ("bi,oij,bj->bo", ((2, 3), (5, 3, 4), (2, 4))),
+                             ("bhnd,bhde,bhn->bhne", ((1, 2, 5, 3), (1, 2, 3, 4), (1, 2, 5))), ("ij,k,jk->i", ((6, 2), (7,), (2, 7))),
+                             ("ab,bc,cd,d", ((2, 3), (3, 4), (4, 5), (5,))), ("...i,ij,...j->...", ((2, 3, 4), (4, 5), (2, 3, 5))),
+                             ("a,a,a->", ((9,), (9,), (9,))), ("aa,ab,b->a", ((3, 3), (3, 4), (4,))), ("bij->bj", ((2, 3, 4),)),
+                             ("ij->", ((3, 4),)), ("...ij->j...", ((2, 3, 4, 5),)), ("bji", ((2, 3, 4),))):
+        feeds = {name: floats(*shape) for name, shape in zip("pqrs", shapes)}
+        result = np.einsum(equation, *feeds.values()).shape
+        operands = ", ".join(f"float[{','.join(map(str, v.shape))}] {k}" for k, v in feeds.items())
+        yield (f"Einsum {equation}", 12, f"({operands}) => (float{list(result) or ''} y) {{ y = Einsum<equation = \"{equation}\">({', '.join(feeds)}) }}", feeds)
     yield recurrent("GRU", 3, ["Sigmoid", "LeakyRelu"], "0.5")
     yield recurrent("RNN", 1, ["Affine"], "0.5", ", activation_beta = [0.25]")
     yield recurrent("LSTM", 4, ["HardSigmoid", "Tanh", "Tanh"] * 2, "0.3, 0.4", ", activation_beta = [0.45, 0.55]", 2)
