@@ -245,33 +245,53 @@ std::string einsum_term(std::string term) {
   return term;
 }
 
-/// The result's term is written out, and operands are taken two by two, from the first on, as ONNX
-/// Runtime does: ONNX leaves it open. What is wrong with an equation is said by inference.
+/// The result's term is written out. As ONNX Runtime does, and ONNX leaves open, what only one
+/// operand has is summed first, and operands are taken two by two, from the first on. What is wrong
+/// with an equation is said by inference.
 Status einsum(Ctx& c) {
   const std::string text = c.attrs.s("equation");
   const auto e = EinsumEquation::of(text);
   if (!e) return {};
   if (text.find("->") == text.npos) c.attrs.set("equation", text + "->" + einsum_term(e->out));
-  const std::vector<ValueId> operands = c.n().inputs;
-  if (operands.size() <= 2 || operands.size() != e->terms.size()) return {};
-  std::vector<Node> pairs;
-  ValueId product = operands[0];
-  std::string term = e->terms[0];
+  std::vector<ValueId> operands = c.n().inputs;
+  std::vector<std::string> terms = e->terms;
+  if (operands.size() < 2 || operands.size() != terms.size()) return {};
+  std::vector<Node> parts;
+  auto add = [&](std::vector<ValueId> in, const std::string& left, const std::string& to,
+                 const char* name, ValueId result) {
+    Node part = c.part("Einsum", std::move(in), name, result);
+    part.attrs.set("equation", left + "->" + einsum_term(to));
+    parts.push_back(std::move(part));
+    return parts.back().outputs[0];
+  };
+  auto needed = [&](char label, size_t but) {
+    if (label == '.' || contains(e->out, label)) return true;
+    for (size_t i = 0; i < terms.size(); ++i)
+      if (i != but && contains(terms[i], label)) return true;
+    return false;
+  };
+  for (size_t k = 0; k < terms.size(); ++k) {
+    std::string left;
+    for (char label : terms[k])
+      if (needed(label, k)) left += label;
+    if (left == terms[k]) continue;
+    operands[k] = add({operands[k]}, einsum_term(terms[k]), left, "sum", {});
+    terms[k] = left;
+  }
+  if (parts.empty() && operands.size() == 2) return {};
   for (size_t k = 1; k < operands.size(); ++k) {
     const bool last = k + 1 == operands.size();
     std::string later = e->out, made;
-    for (size_t i = k + 1; i < operands.size(); ++i) later += e->terms[i];
-    for (char label : term + e->terms[k])
+    for (size_t i = k + 1; i < operands.size(); ++i) later += terms[i];
+    for (char label : terms[0] + terms[k])
       if ((label == '.' || contains(later, label)) && !contains(made, label)) made += label;
     if (last) made = e->out;
-    Node pair =
-        c.part("Einsum", {product, operands[k]}, "pair", last ? c.g.output(c.id) : ValueId{});
-    pair.attrs.set("equation", fmt::format("{},{}->{}", einsum_term(term), einsum_term(e->terms[k]),
-                                           einsum_term(made)));
-    product = pair.outputs[0], term = made;
-    pairs.push_back(std::move(pair));
+    operands[0] =
+        add({operands[0], operands[k]}, einsum_term(terms[0]) + "," + einsum_term(terms[k]), made,
+            "pair", last ? c.g.output(c.id) : ValueId{});
+    terms[0] = made;
   }
-  return c.replace(0, std::move(pairs));
+  return c.replace(0, std::move(parts));
 }
 
 Status scatter(Ctx& c) {

@@ -72,7 +72,8 @@ def cases():
                              ("bhnd,bhde,bhn->bhne", ((1, 2, 5, 3), (1, 2, 3, 4), (1, 2, 5))), ("ij,k,jk->i", ((6, 2), (7,), (2, 7))),
                              ("ab,bc,cd,d", ((2, 3), (3, 4), (4, 5), (5,))), ("...i,ij,...j->...", ((2, 3, 4), (4, 5), (2, 3, 5))),
                              ("a,a,a->", ((9,), (9,), (9,))), ("aa,ab,b->a", ((3, 3), (3, 4), (4,))), ("bij->bj", ((2, 3, 4),)),
-                             ("ij->", ((3, 4),)), ("...ij->j...", ((2, 3, 4, 5),)), ("bji", ((2, 3, 4),))):
+                             ("ij->", ((3, 4),)), ("...ij->j...", ((2, 3, 4, 5),)), ("bji", ((2, 3, 4),)), ("bij,bik->bj", ((2, 3, 4), (2, 3, 5))), ("iik,jk->j", ((3, 3, 4), (5, 4))),
+                             ("...k,mj->...j", ((2, 3, 4), (5, 6)))):
         feeds = {name: floats(*shape) for name, shape in zip("pqrs", shapes)}
         result = np.einsum(equation, *feeds.values()).shape
         operands = ", ".join(f"float[{','.join(map(str, v.shape))}] {k}" for k, v in feeds.items())

@@ -98,6 +98,9 @@ class Integers : public Kernel {
   std::vector<Operand> in_;
   std::vector<const void*> data_;
   std::vector<double> factor_, bias_;
+  bool fits_f32_ = false;  ///< then these are factor_ and bias_, too
+  std::vector<float> factor_f32_;
+  std::vector<int32_t> bias_i32_;
   To8Bits to_;
   int64_t period_ = 1;
   bool fixed_ = false;
