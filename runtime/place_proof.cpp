@@ -38,7 +38,7 @@ class PlaceCheck {
     if (!infer_again(*options_.ops, *body)) return "its body has no types";
     std::vector<Tensor> inputs;
     std::map<ValueId, int64_t> first;  // the number of an input's element 0
-    int64_t next = 0;
+    int64_t next = 1;                  // 0 is what a Pad puts in
     for (size_t k = 0; k < body->inputs().size(); ++k) {
       const Tensor* constant = plan_.graph.constant(n.inputs[k]);
       const bool numbered = body->value(body->inputs()[k]).type.dtype == DType::i64;
@@ -49,8 +49,7 @@ class PlaceCheck {
       } else {
         first[n.inputs[k]] = next;
         const auto dims = dims_of(n.inputs[k]);
-        std::vector<int64_t> numbers(static_cast<size_t>(
-            std::accumulate(dims.begin(), dims.end(), int64_t{1}, std::multiplies<>())));
+        std::vector<int64_t> numbers(static_cast<size_t>(count(dims)));
         std::iota(numbers.begin(), numbers.end(), next);
         next += static_cast<int64_t>(numbers.size());
         inputs.push_back(Tensor::of<int64_t>(DType::i64, dims, std::span<const int64_t>(numbers)));
@@ -60,6 +59,7 @@ class PlaceCheck {
     if (!results) return render(results.error());
     const std::vector<NodeId> order = n.body->order();
     bool all = true;
+    int64_t covered = 0;  // elements
     for (int64_t slot : n.attrs.ints(writes ? kSlicesWritten : kSlicesRead)) {
       const auto at = static_cast<size_t>(slot);
       const ValueId part =
@@ -69,13 +69,15 @@ class PlaceCheck {
         continue;
       }
       ++parts;
+      covered += count(dims_of(part));
       const ValueId in = writes ? n.outputs[0] : n.inputs[0];
       const Tensor& moved = (*results)[writes ? 0 : result_of(n, part)];
       if (std::string why = lies(part, in, writes, moved.as<int64_t>(), first[writes ? part : in]);
           !why.empty())
         return why;
     }
-    all_placed_ = all;
+    // What parts leave of the whole, a Pad fills.
+    all_placed_ = all && (!writes || covered == count(dims_of(n.outputs[0])));
     return {};
   }
   bool all_placed() const { return all_placed_; }
@@ -85,6 +87,9 @@ class PlaceCheck {
     const Type& t = plan_.graph.value(v).type;
     return t.shape ? constant_shape(*t.shape).value_or(std::vector<int64_t>{})
                    : std::vector<int64_t>{};
+  }
+  static int64_t count(const std::vector<int64_t>& dims) {
+    return std::accumulate(dims.begin(), dims.end(), int64_t{1}, std::multiplies<>());
   }
   static size_t result_of(const Node& n, ValueId v) {
     return static_cast<size_t>(std::ranges::find(n.outputs, v) - n.outputs.begin());

@@ -107,8 +107,8 @@ class Tail {
   }
   std::string readers(const Value& v) const {
     std::string out = fmt::format(
-        "{} has {} readers that do not meet again in one value, so it has to be written to memory:",
-        value_text(g_, result_), v.uses.size());
+        "{} has {} that do not meet again in one value, so it has to be written to memory:",
+        value_text(g_, result_), counted(v.uses.size(), "reader"));
     for (size_t i = 0; i < v.uses.size() && i < 4; ++i)
       out += (i ? ", " : " ") + node_text(g_, v.uses[i].node);
     return out;
@@ -346,7 +346,14 @@ Attempt match_absorb(const Rule& rule, NodeId root, const MatchContext& ctx) {
   }
   Tail tail(rule, m, ctx);
   std::vector<size_t> valid = tail.grow();
+  const size_t longest = valid.empty() ? 0 : valid.back();
   std::erase_if(valid, [&](size_t k) { return k < static_cast<size_t>(rule.region.min_ops); });
+  if (valid.empty() && longest > 0)
+    return no_match(
+        rule, root,
+        fmt::format("{} can join {}, the rule takes {} or more", counted(longest, "node"),
+                    node_text(ctx.graph, root), rule.region.min_ops),
+        static_cast<int>(m.nodes.size() + longest));
   if (valid.empty()) return tail.why();
   std::vector<NodeId> anchor = m.nodes;
   std::optional<Rejection> first;

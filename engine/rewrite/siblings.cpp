@@ -125,6 +125,9 @@ int Sibling::maker(ValueId v) const {
 
 std::string unlike(const Graph& g, const Sibling& a, const Sibling& b, const Joining& how) {
   if (a.nodes().size() != b.nodes().size()) return "one has more operators than the other";
+  for (const Sibling* s : {&a, &b})
+    if (const Type& t = g.value(s->result()).type; t.rank() != static_cast<int>(how.rank))
+      return fmt::format("{} has another rank", value_text(g, s->result()));
   for (size_t k = 0; k < a.nodes().size(); ++k) {
     const Node &x = a.graph().node(a.nodes()[k]), &y = b.graph().node(b.nodes()[k]);
     if (x.op != y.op || x.domain != y.domain)

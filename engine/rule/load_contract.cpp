@@ -223,6 +223,8 @@ class ContractReader {
     if (const yaml::Node* g = r_.required(root_, "generated"))
       c_.generated =
           r_.one_of(*g, {"boxes", "rows"}) == "rows" ? Generated::rows : Generated::boxes;
+    if (c_.generated == Generated::boxes && contains(c_.nodes, "row"))
+      bad(n, "boxes have no rows: @row needs generated: rows");
   }
 
   void read_let(const yaml::Node& map) {
@@ -240,6 +242,29 @@ class ContractReader {
     for (const ContractRole& role : c_.roles)
       if (role.result && !c_.means.line_of(role.name))
         bad(n, fmt::format("no line makes {}", escape(role.name)));
+    std::vector<std::string> known;
+    for (const ContractRole& role : c_.roles)
+      if (!role.result) known.push_back(role.name);
+    for (const PatternLine& l : c_.means.lines) {
+      each_expr(*l.expr, [&](const PatternExpr& e) { check_meaning(e, known); });
+      known.insert(known.end(), l.results.begin(), l.results.end());
+    }
+  }
+  /// `known`: what lines above make, and roles.
+  void check_meaning(const PatternExpr& e, const std::vector<std::string>& known) {
+    auto wrong = [&](std::string message, std::string hint) {
+      r_.error(Code::rule_invalid, e.place.line, e.place.column, std::move(message),
+               std::move(hint));
+    };
+    using Kind = PatternExpr::Kind;
+    if (e.kind == Kind::reference && !contains(known, e.name))
+      wrong(fmt::format("{} is no role, and no line above makes it", escape(e.name)),
+            near_or_all(e.name, known));
+    if (e.kind == Kind::call && e.args.size() != 1)
+      for (const std::string& op : e.ops)
+        if (contains(c_.formulas, op))
+          wrong(fmt::format("{} is a formula of one operand, not {}", escape(op), e.args.size()),
+                "");
   }
 
   yaml::Reader& r_;

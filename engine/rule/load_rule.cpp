@@ -233,7 +233,11 @@ class RuleReader {
       r_.invalid(*n, "the reason is empty", "say in a sentence why more kernels are worth it");
     list("before", rule_.before);
     list("after", rule_.after);
-    if (const yaml::Node* n = find("types")) rule_.types = r_.dtypes(*n, r_.strings(*n));
+    if (const yaml::Node* n = find("types")) {
+      rule_.types = r_.dtypes(*n, r_.strings(*n));
+      if (n->is_sequence() && n->items.empty())
+        r_.invalid(*n, "types is empty: the rule would never fire", "leave it out for all types");
+    }
     text("name", rule_.name);
     text("contract", rule_.contract);
     if (const yaml::Node* n = find("contract"); n && !contains(contracts_, rule_.contract))
@@ -260,13 +264,8 @@ class RuleReader {
   /// A class that the operator table does not have, or a group of no contract, matches nothing: a
   /// slip of the pen.
   void check_operators() {
-    std::vector<std::string> known = ops_.class_names();
-    known.insert(known.end(), {"pointwise", "group", "movement"});
     auto check = [&](const PatternExpr& e) {
-      for (const std::string& c : e.classes)
-        if (!contains(known, c))
-          r_.error(Code::rule_invalid, e.place.line, e.place.column,
-                   fmt::format("there is no operator class @{}", escape(c)), near_or_all(c, known));
+      check_classes(e.classes, e.place);
       for (const std::string& op : e.ops)
         if (op.starts_with("group.") && !contains(contracts_, op.substr(6)))
           r_.error(Code::rule_invalid, e.place.line, e.place.column,
@@ -274,6 +273,14 @@ class RuleReader {
                    near_or_all(op.substr(6), contracts_));
     };
     for (const PatternLine& l : rule_.match.lines) each_expr(*l.expr, check);
+  }
+  void check_classes(const std::vector<std::string>& classes, const Place& at) {
+    std::vector<std::string> known = ops_.class_names();
+    known.insert(known.end(), {"pointwise", "group", "movement"});
+    for (const std::string& c : classes)
+      if (!contains(known, c))
+        r_.error(Code::rule_invalid, at.line, at.column,
+                 fmt::format("there is no operator class @{}", escape(c)), near_or_all(c, known));
   }
 
   void read_outputs() {
@@ -322,9 +329,9 @@ class RuleReader {
     for (const yaml::Node& n : list->items) {
       auto c = read_condition(r_, n);
       if (!c) continue;
-      for (const Condition& other : rule_.where)
-        if (other.id == c->id)
-          r_.invalid(n, fmt::format("two conditions are called {}", escape(c->id)));
+      auto same = [&](const Condition& other) { return other.id == c->id; };
+      if (std::ranges::any_of(rule_.where, same) || std::ranges::any_of(out, same))
+        r_.invalid(n, fmt::format("two conditions are called {}", escape(c->id)));
       if (c->cls == ConditionClass::sound && !provable(rule_) && !find("roles"))
         r_.invalid(*n.find("sound"),
                    "only rewrites, merges and rules with roles have sound conditions",
@@ -435,9 +442,12 @@ class RuleReader {
     s.place = Place{rule_.file, n->line, n->column};
     auto set = [&](const yaml::Node* v, std::vector<std::string>& ops,
                    std::vector<std::string>& classes) {
-      if (!v) return;
+      if (!v ||
+          !r_.expect(*v, yaml::Node::Kind::scalar, "operators, such as \"{Add|@activation}\""))
+        return;
       auto status = parse_op_set(v->text, place_of(r_, *v), ops, classes);
-      if (!status) add_error(r_, std::move(status).error());
+      if (!status) return add_error(r_, std::move(status).error());
+      check_classes(classes, place_of(r_, *v));
     };
     set(r_.required(*n, "of"), s.ops, s.classes);
     set(n->find("around"), s.around_ops, s.around_classes);
@@ -455,6 +465,11 @@ class RuleReader {
     count("max_ops", s.max_ops);
     count("max_inputs", s.max_inputs);
     count("min_ops", s.min_ops);
+    if (s.max_ops < 1 || s.min_ops > s.max_ops)
+      r_.invalid(*n, fmt::format("min_ops is {} and max_ops {}: no {} has so many operators",
+                                 s.min_ops, s.max_ops, key));
+    if (const yaml::Node* v = n->find("around"); v && key == "tail")
+      r_.invalid(*v, "around is for regions, a tail grows from what the pattern matches");
     if (const yaml::Node* v = n->find("multi_output")) s.multi_output = r_.boolean(*v);
     if (const yaml::Node* v = n->find("keeps"); v && (!n->find("around") || !s.multi_output))
       r_.invalid(*v, "keeps is for regions around row operators with several results",
@@ -480,13 +495,52 @@ class RuleReader {
         v && r_.expect(*v, yaml::Node::Kind::map, "inputs and axes"))
       for (const auto& [slot, axis] : v->entries)
         if (const auto k = slot_number(slot)) m.weights[*k] = written(axis, "an axis");
+    if (m.min < 2 || m.max < m.min)
+      r_.invalid(*n, fmt::format("min is {} and max {}: siblings are 2 or more", m.min, m.max));
     if (const yaml::Node* v = n->find("axis")) m.axis = written(*v, "an axis");
+    for (const char* joined : {"weights", "fill"})
+      if (const yaml::Node* v = n->find(joined); v && !m.axis)
+        r_.invalid(*v, fmt::format("{} is for siblings that are joined", joined),
+                   "write axis, or leave it out");
     for (const yaml::Node* key : texts(*n, "key")) m.keys.push_back(written(*key, "a key"));
     for (const yaml::Node* slot : texts(*n, "fill"))
       if (const auto k = slot_number(*slot)) m.fill.insert(*k);
     if (const yaml::Node* v = r_.required(*n, "over")) {
       m.over = r_.string(*v);
       check_over(*v);
+    }
+    if (!rule_.match.lines.empty()) check_sibling(*n, *rule_.match.root().expr);
+  }
+  /// Siblings are single nodes, whose inputs the merge names by number.
+  void check_sibling(const yaml::Node& merge, const PatternExpr& e) {
+    using Kind = PatternExpr::Kind;
+    if (rule_.match.lines.size() > 1 ||
+        std::ranges::any_of(e.args, [](const auto& a) { return a->kind == Kind::call; }))
+      r_.invalid(*find("match"), "siblings are single nodes, the pattern has several");
+    if (e.kind != Kind::call) return;
+    const bool open = std::ranges::any_of(e.args, [](const auto& a) { return a->variadic; });
+    for (const char* key : {"weights", "fill"}) {
+      std::vector<const yaml::Node*> slots =
+          key[0] == 'f' ? texts(merge, key) : std::vector<const yaml::Node*>{};
+      if (const yaml::Node* v = merge.find(key); v && key[0] == 'w')
+        for (const auto& [slot, _] : v->entries) slots.push_back(&slot);
+      for (const yaml::Node* slot : slots) {
+        const auto k = yaml::parse_integer(slot->text);
+        if (!k || *k < 0) continue;  // said already
+        const PatternExpr* arg = static_cast<size_t>(*k) < e.args.size()
+                                     ? e.args[static_cast<size_t>(*k)].get()
+                                     : nullptr;
+        if (arg && arg->variadic) continue;
+        if (!arg && !open)
+          r_.invalid(*slot, fmt::format("the pattern's node has no input {}", *k),
+                     "inputs are counted from 0");
+        else if (arg && arg->name == rule_.merge.over)
+          r_.invalid(*slot, fmt::format("input {} is {}, which siblings share", *k, arg->name));
+        else if (arg && key[0] == 'f' && !arg->optional)
+          r_.invalid(*slot,
+                     fmt::format("input {} is {}, which no sibling leaves out", *k, arg->name),
+                     fmt::format("write {}? in the pattern where it may be absent", arg->name));
+      }
     }
   }
   /// A list of scalars, or one scalar.

@@ -202,7 +202,10 @@ Result<Target> load(std::span<const std::string> all, std::span<const std::strin
       if (depth >= kMaxLike) r.invalid(*like, "targets that are like each other in a circle");
       FERRULE_TRY(r.status());
       const bool own = like->text == name;  // the one that this file replaces
-      FERRULE_ASSIGN(t, load(all, own ? dirs.first(before) : all, like->text, depth + 1));
+      auto base = load(all, own ? dirs.first(before) : all, like->text, depth + 1);
+      if (!base && base.error().place.empty())  // there is none
+        base.error().place = fmt::format("{}:{}:{}", path, like->line, like->column);
+      FERRULE_ASSIGN(t, std::move(base));
     } else {
       r.required(doc.root, "device");
       r.required(doc.root, "contracts");

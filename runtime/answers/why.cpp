@@ -82,7 +82,9 @@ Result<std::string> nearest_node(const why::Observed& o, why::Inquiry& inquiry,
     if (came > furthest) furthest = came, best = name;
   }
   if (best.empty())
-    return error(Code::usage, "why", fmt::format("{} comes near no node of the model", rule));
+    return error(Code::usage, "why", fmt::format("{} comes near no node of the model", rule),
+                 "the model has none of its operators, or an earlier rule took them: --node NAME "
+                 "says what became of a node");
   return best;
 }
 

@@ -66,6 +66,9 @@ Result<Exit> check(const Common& common, bool all) {
   FERRULE_ASSIGN(EngineOptions options, rule_options(common));
   FERRULE_ASSIGN(auto knowledge, load_knowledge(options));
   CheckReport report = check_rules(knowledge->rules, knowledge->ops);
+  for (const std::string& name : target_names(options.rule_dirs))
+    if (auto target = load_target(options.rule_dirs, name); !target)
+      append(report.errors, std::move(target).error());
   const std::string shipped = shipped_rules();
   json notes = json::array(), errors = json::array();
   size_t kept = 0;  // about rules that are not their reader's

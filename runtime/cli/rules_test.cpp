@@ -224,14 +224,17 @@ void print_problems(const Tested& t) {
     std::cout << fmt::format("WRONG  {}: numerics: {} is too strong, {} holds\n", t.rule->id,
                              t.rule->numerics, name(t.rewrite.needed));
   if (!t.rewrite.example.empty()) std::cout << t.rewrite.example;
-  if (const std::string why = late(t); !why.empty())
+  // Of a rule whose own cases fail, time and numbers say nothing.
+  const bool proper =
+      std::ranges::all_of(t.tests.cases, [](const CaseResult& c) { return c.passed; });
+  if (const std::string why = late(t); proper && !why.empty())
     std::cout << fmt::format("LATE   {}: {}\n", t.rule->id, why);
   if (t.no_case())
     std::cout << fmt::format(
         "WRONG  {}: no case shows it firing: it needs tests: {{fires: …}}, else loading refuses "
         "it\n",
         t.rule->id);
-  if (t.few())
+  if (proper && t.few())
     std::cout << fmt::format("FEW    {}: {} distinct instances in the time it has\n", t.rule->id,
                              t.rewrite.instances);
   for (const std::string& w : t.group.wrong)

@@ -141,6 +141,20 @@ TEST_CASE("an axis that results do not lie along is the rule's fault") {
   CHECK(s.error().code == Code::rule_broken);
 }
 
+TEST_CASE("results of other ranks are not joined") {
+  for (const char* text :
+       {"agraph (float[2] x) => (float[1,2] y, float[2] z)\n"
+        "  <float[1,1] c = {2.0}, float d = {3.0}> { y = Mul(x, c)\n z = Mul(x, d) }",
+        "agraph (float[2] x) => (float[2] y, float[1,2] z)\n"
+        "  <float d = {3.0}, float[1,1] c = {2.0}> { y = Mul(x, d)\n z = Mul(x, c) }"}) {
+    Graph g = graph(text);
+    CHECK(merged_by(g,
+                    "kind: merge\nphase: merge\ncontract: pointwise\nmatch: \"y = Mul(x, c!)\"\n"
+                    "merge: {over: x, axis: \"-1\"}\n")
+              .empty());
+  }
+}
+
 TEST_CASE("plans know the slices; inner ones are found through the outer") {
   Graph g = graph(R"(agraph (float[2,3] x) => (float[2,9] y) {
     a = Relu(x)

@@ -181,6 +181,27 @@ TEST_CASE("what is kept in front of row operators is a further result") {
   }
 }
 
+TEST_CASE("what a tail says can be met") {
+  auto refused = [](const std::string& rest) {
+    auto r = load_rule_text(
+        "ferrule: 1\nid: t\ndoc: \"d\"\nphase: anchors\nkind: absorb\n"
+        "contract: gemm\nmatch: \"[m] y = MatMul(x, B!)\"\nanchor: m\n" +
+            rest,
+        "t.yaml", op_table(), Limits{});
+    REQUIRE(!r.has_value());
+    return render(r.error());
+  };
+  CHECK(has(refused("tail: {of: Relu, max_ops: 0}\n"), "no tail has so many operators"));
+  CHECK(has(refused("tail: {of: Relu, min_ops: 3, max_ops: 2}\n"), "min_ops is 3 and max_ops 2"));
+  CHECK(has(refused("tail: {of: Relu, around: \"@row\"}\n"), "around is for regions"));
+  CHECK(has(refused("tail: {of: \"@pointwsie\"}\n"), "there is no operator class @pointwsie"));
+  CHECK(has(refused("tail: {of: [Relu, Add]}\n"), "a scalar is wanted"));
+  CHECK(has(refused("types: []\ntail: {of: Relu}\n"), "the rule would never fire"));
+  CHECK(has(refused("tail: {of: Relu, where: [{id: a, kernel: \"true\", why: w}, {id: a, kernel: "
+                    "\"true\", why: w}]}\n"),
+            "two conditions are called a"));
+}
+
 TEST_CASE("what siblings share and where values live is bound by the pattern") {
   auto refused = [](const std::string& body) {
     auto r = load_rule_text("ferrule: 1\nid: t\ndoc: \"d\"\nphase: merge\n" + body, "t.yaml",
@@ -196,6 +217,15 @@ TEST_CASE("what siblings share and where values live is bound by the pattern") {
             "\"one\" is no number of an input"));
   CHECK(has(refused(merge + "{over: x, axis: \"-1\", weights: {1: \"rank(C)\"}}\n"),
             "C is not bound by the pattern"));
+  CHECK(has(refused(merge + "{over: x, weights: {1: \"0\"}}\n"), "siblings that are joined"));
+  CHECK(has(refused(merge + "{over: x, axis: \"0\", weights: {2: \"0\"}}\n"), "no input 2"));
+  CHECK(has(refused(merge + "{over: x, axis: \"0\", weights: {0: \"0\"}}\n"), "siblings share"));
+  CHECK(has(refused(merge + "{over: x, axis: \"0\", fill: [1]}\n"), "no sibling leaves out"));
+  CHECK(has(refused(merge + "{over: x, min: 1}\n"), "min is 1 and max 64"));
+  CHECK(has(refused(merge + "{over: x, max: 1}\n"), "min is 2 and max 1"));
+  CHECK(has(refused("kind: merge\ncontract: gemm\nmatch: \"y = Relu(MatMul(x, B!))\"\n"
+                    "merge: {over: x}\n"),
+            "siblings are single nodes"));
   const std::string place = "kind: place\nmatch: \"y = Concat<axis=$a>(xs...)\"\nplace: ";
   CHECK(has(refused(place + "{xs: \"parts(y, a)\"}\n"), "slices(whole)"));
   CHECK(has(refused(place + "{xs: \"slices(z, a)\"}\n"), "must be values that the pattern binds"));
