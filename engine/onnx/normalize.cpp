@@ -181,6 +181,15 @@ Status dft(Ctx& c) {
   return {};
 }
 
+/// A signal [batch, length], which TorchScript's exporter writes, is one of [batch, length, 1].
+Status stft(Ctx& c) {
+  if (!c.type(0).shape || c.type(0).shape->size() != 2) return {};
+  const ValueId axis = c.add("axis", Tensor::of_i64({1}, {2}));
+  FERRULE_ASSIGN(const NodeId whole, c.added(c.part("Unsqueeze", {c.input(0), axis}, "signal")));
+  c.g.set_input(c.id, 0, c.g.output(whole));
+  return {};
+}
+
 Status batch_norm(Ctx& c) {
   if (c.attrs.i("spatial", 1) != 1)
     return c.unsupported("spatial = 0 was dropped from ONNX with opset 9");
@@ -514,6 +523,7 @@ constexpr Row kRows[] = {
     {"Dropout", 1, 9, dropout_mask},
     {"Dropout", 1, 11, dropout},
     {"DFT", 17, 19, dft},
+    {"STFT", 17, kAny, stft},
     {"BatchNormalization", 1, 13, batch_norm},
     {"Upsample", 1, 9, upsample},
     {"Resize", 10, 10, upsample},

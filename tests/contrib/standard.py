@@ -77,6 +77,12 @@ def cases():
         result = np.einsum(equation, *feeds.values()).shape
         operands = ", ".join(f"float[{','.join(map(str, v.shape))}] {k}" for k, v in feeds.items())
         yield (f"Einsum {equation}", 12, f"({operands}) => (float{list(result) or ''} y) {{ y = Einsum<equation = \"{equation}\">({', '.join(feeds)}) }}", feeds)
+    for onesided in (0, 1):
+        yield (f"STFT of a signal without a last axis, onesided = {onesided}", 17,
+               f"(float[2,40] x, float[16] w) => (float[_a,_b,_c,2] y) <int64 step = {{7}}, int64 n = {{16}}> {{ y = STFT<onesided = {onesided}>(x, step, w, n) }}",
+               {"x": floats(2, 40), "w": floats(16)})
+    yield ("STFT of a signal without a last axis, of any length, without a window", 17,
+           "(float[B,N] x) => (float[_a,_b,_c,2] y) <int64 step = {5}, int64 n = {12}> { y = STFT(x, step, , n) }", {"x": floats(2, 40)})
     yield recurrent("GRU", 3, ["Sigmoid", "LeakyRelu"], "0.5")
     yield recurrent("RNN", 1, ["Affine"], "0.5", ", activation_beta = [0.25]")
     yield recurrent("LSTM", 4, ["HardSigmoid", "Tanh", "Tanh"] * 2, "0.3, 0.4", ", activation_beta = [0.45, 0.55]", 2)
