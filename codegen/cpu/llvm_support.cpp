@@ -47,8 +47,8 @@ uint8_t to_f8(double x) {
   return encode_mini(type, x, wrap);
 }
 
-/// As std::fmod, which divides bit by bit. Below 2^28, a quotient of two f32 that is no integer lies
-/// so far from the next one that f64 does not round it there, and the rest is exact.
+/// As std::fmod, which divides bit by bit. Below 2^28, a quotient of two f32 that is no integer
+/// lies so far from the next one that f64 does not round it there, and the rest is exact.
 float remainder(float a, float b) {
   const double q = std::trunc(static_cast<double>(a) / b);
   if (!(std::fabs(q) < 0x1p28) || std::isinf(b)) return std::fmod(a, b);
