@@ -47,6 +47,14 @@ uint8_t to_f8(double x) {
   return encode_mini(type, x, wrap);
 }
 
+/// As std::fmod, which divides bit by bit. Below 2^28, a quotient of two f32 that is no integer
+/// lies so far from the next one that f64 does not round it there, and the rest is exact.
+float remainder(float a, float b) {
+  const double q = std::trunc(static_cast<double>(a) / b);
+  if (!(std::fabs(q) < 0x1p28) || std::isinf(b)) return std::fmod(a, b);
+  return std::copysign(static_cast<float>(a - q * b), a);
+}
+
 template <class R, class... A>
 void* address(R (*f)(A...)) {
   return reinterpret_cast<void*>(f);
@@ -63,7 +71,7 @@ const auto kSymbols = std::to_array<SupportSymbol>({
 #define FERRULE_LIBM(f) {#f, address(static_cast<double (*)(double)>(&std::f))},
         FERRULE_LIBM(sinh) FERRULE_LIBM(cosh) FERRULE_LIBM(asinh) FERRULE_LIBM(acosh)
 #undef FERRULE_LIBM
-            {"fmodf", address(static_cast<float (*)(float, float)>(&std::fmod))},
+            {"fmodf", address(&remainder)},
     {"fmod", address(static_cast<double (*)(double, double)>(&std::fmod))},
     {"ferrule_ipow_signed", address(&ipow_signed)},
     {"ferrule_ipow_unsigned", address(&ipow_unsigned)},

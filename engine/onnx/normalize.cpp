@@ -181,6 +181,15 @@ Status dft(Ctx& c) {
   return {};
 }
 
+/// A signal [batch, length], which TorchScript's exporter writes, is one of [batch, length, 1].
+Status stft(Ctx& c) {
+  if (!c.type(0).shape || c.type(0).shape->size() != 2) return {};
+  const ValueId axis = c.add("axis", Tensor::of_i64({1}, {2}));
+  FERRULE_ASSIGN(const NodeId whole, c.added(c.part("Unsqueeze", {c.input(0), axis}, "signal")));
+  c.g.set_input(c.id, 0, c.g.output(whole));
+  return {};
+}
+
 Status batch_norm(Ctx& c) {
   if (c.attrs.i("spatial", 1) != 1)
     return c.unsupported("spatial = 0 was dropped from ONNX with opset 9");
@@ -495,6 +504,69 @@ Status window(Ctx& c) {
   return {};
 }
 
+/// Which elements of an axis of `size` part `i` of a SplitToSequence has; none: no such part.
+std::optional<std::pair<int64_t, int64_t>> split_part(const Tensor* split, int64_t size,
+                                                      int64_t i) {
+  std::vector<int64_t> sizes;
+  if (split && split->rank() == 1) {
+    sizes = split->to_i64();
+    int64_t left = size;
+    for (const int64_t n : sizes)
+      if (n < 0 || n > left)
+        return {};
+      else
+        left -= n;
+    if (left != 0) return {};
+  } else {
+    const int64_t each = split ? split->at_i64(0) : 1;
+    if (each < 1) return {};
+    const int64_t parts = size / each + (size % each != 0);
+    if (i < 0) i += parts;
+    if (i < 0 || i >= parts) return {};
+    return std::pair{i * each, i * each + std::min(each, size - i * each)};
+  }
+  if (i < 0) i += std::ssize(sizes);
+  if (i < 0 || i >= std::ssize(sizes)) return {};
+  const int64_t begin = std::accumulate(sizes.begin(), sizes.begin() + i, int64_t{0});
+  return std::pair{begin, begin + sizes[static_cast<size_t>(i)]};
+}
+
+/// A part of a SplitToSequence is a Slice, where all is known: torch.split and torch.chunk of
+/// TorchScript's exporter. No rule can say so, as the shapes of a sequence's elements are not
+/// known.
+Status sequence_at(Ctx& c) {
+  const NodeId maker = c.g.value(c.input(0)).producer;
+  const Tensor* at = c.constant(1);
+  if (!maker || !at || at->numel() != 1) return {};
+  const Node& m = c.g.node(maker);
+  if (!m.domain.empty() || operator_name(m.op) != "SplitToSequence") return {};
+  const ValueId x = m.inputs[0], sizes = m.inputs.size() > 1 ? m.inputs[1] : ValueId{};
+  const Tensor* split = sizes ? c.g.constant(sizes) : nullptr;
+  const auto& shape = c.g.value(x).type.shape;
+  if ((sizes && !split) || !shape) return {};
+  const int64_t rank = std::ssize(*shape), axis = m.attrs.i("axis", 0);
+  if (axis < -rank || axis >= rank) return {};
+  const auto size = (*shape)[static_cast<size_t>(axis < 0 ? axis + rank : axis)].constant();
+  if (!size) return {};
+  const auto part = split_part(split, *size, at->at_i64(0));
+  if (!part) return {};
+  const bool whole = split || m.attrs.i("keepdims", 1) != 0;
+  using list = std::vector<int64_t>;
+  const auto number = [&](const char* what, list dims, int64_t v) {
+    return c.add(what, Tensor::of_i64(std::move(dims), {v}));
+  };
+  std::vector<ValueId> operands{x, number("begin", whole ? list{1} : list{}, part->first)};
+  if (whole) {
+    operands.push_back(number("end", {1}, part->second));
+    operands.push_back(number("axis", {1}, axis));
+  }
+  Node made = c.part(whole ? "Slice" : "Gather", std::move(operands), "part", c.n().outputs[0]);
+  if (!whole) made.attrs.set("axis", axis);
+  std::vector<Node> parts;
+  parts.push_back(std::move(made));
+  return c.replace(0, std::move(parts));
+}
+
 Status constant_of_shape(Ctx& c) {
   if (!c.attrs.find("value")) c.attrs.set("value", Tensor::of_f32({1}, {0}));
   return {};
@@ -534,6 +606,7 @@ constexpr Row kRows[] = {
     {"Dropout", 1, 9, dropout_mask},
     {"Dropout", 1, 11, dropout},
     {"DFT", 17, 19, dft},
+    {"STFT", 17, kAny, stft},
     {"BatchNormalization", 1, 13, batch_norm},
     {"Upsample", 1, 9, upsample},
     {"Resize", 10, 10, upsample},
@@ -553,6 +626,7 @@ constexpr Row kRows[] = {
     {"MaxPool", 1, kAny, window},
     {"AveragePool", 1, kAny, window},
     {"LpPool", 1, kAny, window},
+    {"SequenceAt", 11, kAny, sequence_at},
     {"ConstantOfShape", 1, kAny, constant_of_shape},
     {"Transpose", 1, kAny, transpose},
 };

@@ -78,6 +78,26 @@ def cases():
         result = np.einsum(equation, *feeds.values()).shape
         operands = ", ".join(f"float[{','.join(map(str, v.shape))}] {k}" for k, v in feeds.items())
         yield (f"Einsum {equation}", 12, f"({operands}) => (float{list(result) or ''} y) {{ y = Einsum<equation = \"{equation}\">({', '.join(feeds)}) }}", feeds)
+    for onesided in (0, 1):
+        yield (f"STFT of a signal without a last axis, onesided = {onesided}", 17,
+               f"(float[2,40] x, float[16] w) => (float[_a,_b,_c,2] y) <int64 step = {{7}}, int64 n = {{16}}> {{ y = STFT<onesided = {onesided}>(x, step, w, n) }}",
+               {"x": floats(2, 40), "w": floats(16)})
+    yield ("STFT of a signal without a last axis, of any length, without a window", 17,
+           "(float[B,N] x) => (float[_a,_b,_c,2] y) <int64 step = {5}, int64 n = {12}> { y = STFT(x, step, , n) }", {"x": floats(2, 40)})
+    # Parts of a sequence that are known before a run, and one that is not.
+    for split, place, attributes in (("<int64 n = {2}, int64 i = {1}>", "(x, n)", "axis = 1"), ("<int64 n = {2}, int64 i = {-1}>", "(x, n)", "axis = -2"),
+                                     ("<int64[3] n = {1,3,1}, int64 i = {1}>", "(x, n)", "axis = 1"), ("<int64[3] n = {1,3,1}, int64 i = {-3}>", "(x, n)", "axis = 1, keepdims = 0"),
+                                     ("<int64 i = {3}>", "(x)", "axis = 1"), ("<int64 i = {-2}>", "(x)", "axis = 1, keepdims = 0"),
+                                     ("<int64[2] n = {0,5}, int64 i = {0}>", "(x, n)", "axis = 1")):
+        yield (f"SplitToSequence{place} with {attributes} and {split}", 11,
+               f"(float[3,5,4] x) => (float[_a] y) {split} {{ s = SplitToSequence<{attributes}>{place} p = SequenceAt(s, i) m = Neg(p) f = Constant<value = int64[1] {{-1}}>() y = Reshape(m, f) }}",
+               {"x": floats(3, 5, 4)})
+    yield ("SplitToSequence of a size that a run tells, which is read whole, too", 11,
+           "(float[B,5,4] x) => (float[_a,5,4] y, int64 z) <int64 n = {2}, int64 i = {1}> { s = SplitToSequence<axis = 0>(x, n) y = SequenceAt(s, i) z = SequenceLength(s) }",
+           {"x": floats(3, 5, 4)})
+    yield ("SplitToSequence, of which a part and the length are read", 11,
+           "(float[3,5,4] x) => (float[_a,5,4] y, int64 z) <int64 n = {2}, int64 i = {1}> { s = SplitToSequence<axis = 0>(x, n) y = SequenceAt(s, i) z = SequenceLength(s) }",
+           {"x": floats(3, 5, 4)})
     yield recurrent("GRU", 3, ["Sigmoid", "LeakyRelu"], "0.5")
     yield recurrent("RNN", 1, ["Affine"], "0.5", ", activation_beta = [0.25]")
     yield recurrent("LSTM", 4, ["HardSigmoid", "Tanh", "Tanh"] * 2, "0.3, 0.4", ", activation_beta = [0.45, 0.55]", 2)
