@@ -51,7 +51,9 @@ class LayoutChoice {
   void place(NodeId id) {
     if (const Roles* roles = g_.node(id).roles.get()) return by_roles(id, *roles);
     const std::string contract = laid_out_as(id);
-    if (slides(contract)) {
+    if (stays_plain(id)) {
+      set_outputs(id, Layout::plain);
+    } else if (slides(contract)) {
       sliding(id);
     } else if (contract == "pointwise") {
       for (ValueId v : g_.node(id).outputs) set_output(v, written(id, v));
@@ -69,6 +71,20 @@ class LayoutChoice {
   static bool slides(std::string_view contract) {
     constexpr std::array kSlide{"conv", "deconv", "pool", "resize", "conv_integer", "qlinear_conv"};
     return std::ranges::find(kSlide, contract) != kSlide.end();
+  }
+
+  /// A plain image whose result nobody wants channels-last, for a kernel that takes it so. Windows
+  /// without gaps over floats are the libraries', which want channels last.
+  bool stays_plain(NodeId id) const {
+    const Node& n = g_.node(id);
+    if (n.body || !target_.facts_of(contract(id)).takes("any_layout")) return false;
+    const DType t = type(n.inputs[0]).dtype;
+    const bool floats = t == DType::f32 || t == DType::f16 || t == DType::bf16;
+    const bool usual =
+        floats && n.outputs.size() == 1 &&
+        std::ranges::all_of(n.attrs.ints("dilations"), [](auto d) { return d == 1; });
+    return !usual && layout(n.inputs[0]) == Layout::plain &&
+           wanted(n.outputs[0]).value_or(Layout::plain) == Layout::plain;
   }
 
   /// As the contract's file says.

@@ -1,22 +1,35 @@
 // Pooling: windows through oneDNN (channels-last), global pooling by loops of our own over whole
-// channels.
+// channels, all else by make_own_pool.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "runtime/cpu/kernels/pool_counted.h"
 #include "runtime/cpu/kernels/pool_odd.h"
+#include "runtime/cpu/kernels/pool_own.h"
 #include "runtime/cpu/library.h"
 #include "runtime/parallel.h"
 
 namespace ferrule::cpu {
 namespace {
 
+/// What the library's kernels, and ours that are made for whole channels, do not have.
+bool needs_own(const KernelCall& call) {
+  const Operand& x = call.inputs[0];
+  const bool other_type = x.dtype == DType::f64 || x.dtype == DType::i8 || x.dtype == DType::u8;
+  return other_type || (call.outputs.size() > 1 && call.outputs[1].present()) ||
+         (!x.lies(Layout::channels_last) && !x.plane);
+}
+/// Gaps in the windows, and windows in the pads alone.
+bool unusual(const Window& w) {
+  for (size_t k = 0; k < w.kernel.size(); ++k)
+    if (w.dilations[k] > 0 || w.pads_begin[k] >= w.kernel[k] || w.asked_end[k] >= w.kernel[k])
+      return true;
+  return false;
+}
 Applicable<> check_pool(const KernelCall& call, bool known_type) {
   if (!known_type)
     return not_applicable(escape(call.layer), call.node->op.text(), name(call.inputs[0].dtype));
-  if (call.outputs.size() > 1 && call.outputs[1].present())
-    return not_applicable(escape(call.layer), call.node->op.text(), "Indices are wanted");
   return {};
 }
 
@@ -105,18 +118,16 @@ class GlobalPool final : public Kernel {
 }  // namespace
 
 Applicable<KernelPtr> make_global_pool(Context&, const KernelCall& call) {
+  if (needs_own(call)) return make_own_pool(call);
   FERRULE_TRY(check_pool(call, call.inputs[0].dtype == DType::f32));
-  const Operand& x = call.inputs[0];
-  if (!x.lies(Layout::channels_last))
-    return not_applicable(escape(call.layer), call.node->op.text(),
-                          "an image that is not channels-last");
   return std::make_unique<GlobalPool>(call, call.work == Work::global_average_pool);
 }
 
 Applicable<KernelPtr> make_pool(Context& context, const KernelCall& call) {
-  FERRULE_TRY(check_pool(call, computes(call.inputs[0].dtype)));
   const Operand &x = call.inputs[0], &y = call.outputs[0];
   FERRULE_ASSIGN(Window w, window_of(call, x.dims, y.dims, call.node->attrs.ints("kernel_shape")));
+  if (needs_own(call) || unusual(w)) return make_own_pool(call);
+  FERRULE_TRY(check_pool(call, computes(x.dtype)));
   auto algorithm = dnnl::algorithm::pooling_max;
   std::vector<WindowFactor> factors;
   if (call.work == Work::average_pool) {

@@ -8,6 +8,8 @@ struct PoolCase {
   const char* op;
   Dims x, kernel, strides, pads;
   bool ceil = false, include = false;
+  Dims dilations = {};
+  int64_t gap(size_t axis) const { return dilations.empty() ? 1 : dilations[axis]; }
 };
 
 const PoolCase kPoolCases[] = {
@@ -41,7 +43,7 @@ Dims output_dims(const PoolCase& c) {
   const size_t n = c.kernel.size();
   Dims y{c.x[0], c.x[1]};
   for (size_t a = 0; a < n; ++a) {
-    const int64_t span = c.x[a + 2] + c.pads[a] + c.pads[a + n] - c.kernel[a];
+    const int64_t span = c.x[a + 2] + c.pads[a] + c.pads[a + n] - (c.kernel[a] - 1) * c.gap(a) - 1;
     const double steps =
         static_cast<double>(span) /
         static_cast<double>(c.strides[a]);  // below 0: a window larger than the padded image
@@ -53,19 +55,21 @@ Dims output_dims(const PoolCase& c) {
   return y;
 }
 
-std::vector<double> naive(const PoolCase& c, const Tensor& x, const Dims& y) {
+/// `where`: positions of the maxima as well.
+std::vector<double> naive(const PoolCase& c, const Tensor& x, const Dims& y,
+                          std::vector<int64_t>* where = nullptr) {
   const size_t n = c.kernel.size();
   const Dims xs = strides_of(c.x, Layout::plain);
   const bool max = std::string(c.op) == "MaxPool";
   std::vector<double> out;
   each_index(y, [&](const Dims& i, int64_t) {
     double best = -INFINITY, sum = 0;
-    int64_t count = 0;
+    int64_t count = 0, first = -1;
     each_index(c.kernel, [&](const Dims& t, int64_t) {
       int64_t at = i[0] * xs[0] + i[1] * xs[1];
       bool inside = true, padded = true;
       for (size_t a = 0; a < n; ++a) {
-        const int64_t p = i[a + 2] * c.strides[a] - c.pads[a] + t[a];
+        const int64_t p = i[a + 2] * c.strides[a] - c.pads[a] + t[a] * c.gap(a);
         inside = inside && p >= 0 && p < c.x[a + 2];
         padded = padded && p < c.x[a + 2] + c.pads[a + n];
         at += p * xs[a + 2];
@@ -73,9 +77,10 @@ std::vector<double> naive(const PoolCase& c, const Tensor& x, const Dims& y) {
       if (inside || (c.include && padded)) ++count;
       if (!inside) return;
       const double v = x.at_f64(at);
-      best = v > best || std::isnan(v) ? v : best;
+      if (first < 0 || v > best || (std::isnan(v) && !std::isnan(best))) best = v, first = at;
       sum += v;
     });
+    if (where) where->push_back(std::max<int64_t>(0, first));
     out.push_back(max ? best : sum / static_cast<double>(count));
   });
   return out;
@@ -88,9 +93,22 @@ void set_up(Harness& h, const PoolCase& c, const Tensor& x, const Dims& y,
   h.node.attrs.set("pads", c.pads);
   h.node.attrs.set("ceil_mode", int64_t{c.ceil});
   h.node.attrs.set("count_include_pad", int64_t{c.include});
+  if (!c.dilations.empty()) h.node.attrs.set("dilations", c.dilations);
   h.input(x, layout);
-  h.output(DType::f32, y, layout);
+  h.output(x.dtype(), y, layout);
 }
+
+const PoolCase kOwnCases[] = {
+    {"MaxPool", {1, 16, 9, 11}, {3, 3}, {2, 2}, {1, 1, 1, 1}},
+    {"MaxPool", {2, 3, 20, 37}, {3, 2}, {1, 1}, {1, 0, 1, 1}, false, false, {2, 3}},
+    {"MaxPool", {1, 5, 10, 13}, {2, 3}, {3, 3}, {0, 0, 1, 1}, true},
+    {"MaxPool", {1, 33, 12}, {3}, {2}, {1, 0}, false, false, {2}},
+    {"MaxPool", {2, 4, 6, 5, 7}, {2, 3, 2}, {2, 1, 2}, {0, 1, 0, 1, 1, 1}, false, false, {2, 1, 3}},
+    {"MaxPool", {1, 3, 4, 5}, {2, 2}, {2, 1}, {3, 0, 2, 2}},  // windows in the pads alone
+    {"AveragePool", {1, 6, 9, 11}, {3, 3}, {2, 2}, {1, 1, 1, 1}, false, false, {2, 1}},
+    {"AveragePool", {2, 6, 10, 10}, {3, 3}, {2, 2}, {1, 0, 0, 1}, true, true, {1, 2}},
+    {"AveragePool", {1, 4, 6, 5, 8}, {3, 3, 2}, {2, 2, 3}, {1, 0, 0, 0, 1, 0}, true, true},
+};
 
 }  // namespace
 
@@ -124,6 +142,47 @@ TEST_CASE(
     set_up(h, c, x, y);
     check_close(h.run(make_pool), naive(c, x, y));
   }
+}
+
+TEST_CASE("other types, windows with gaps or in the pads alone, and positions, in both layouts") {
+  std::mt19937 engine(1);
+  for (const PoolCase& c : kOwnCases)
+    for (DType t : {DType::f32, DType::f64, DType::i8, DType::u8})
+      for (const bool positions : {false, true})
+        for (Layout layout : {Layout::channels_last, Layout::plain}) {
+          const bool maximum = c.op == std::string("MaxPool"), integers = is_int(t);
+          if (!maximum && (integers || positions)) continue;
+          CAPTURE(c.x);
+          CAPTURE(name(t));
+          const Dims y = output_dims(c);
+          std::vector<int64_t> values;  // few, so that the first of equal ones counts
+          for (int64_t k = 0; k < numel(c.x); ++k)
+            values.push_back(static_cast<int64_t>(engine() % 12) + (t == DType::u8 ? 120 : -6));
+          std::vector<float> floats(values.begin(), values.end());
+          for (size_t k = 1; !integers && maximum && k < floats.size(); k += 17) floats[k] = kNan;
+          const Tensor x =
+              integers ? Tensor::of_ints(t, c.x, values)
+              : t == DType::f32
+                  ? Tensor::of_f32(c.x, floats)
+                  : Tensor::of<double>(t, c.x, std::vector<double>(floats.begin(), floats.end()));
+          Harness h(c.op);
+          set_up(h, c, x, y, layout);
+          if (positions) h.output(DType::i64, y, layout);
+          std::vector<int64_t> where;
+          std::vector<double> want = naive(c, x, y, &where);
+          if (integers)
+            for (double& v : want) v = std::max(v, t == DType::i8 ? -128.0 : 0.0);
+          const Tensor got = h.run(make_pool);
+          for (size_t k = 0; k < want.size(); ++k) {
+            const double v = got.at_f64(static_cast<int64_t>(k));
+            CHECK((std::isnan(want[k]) ? std::isnan(v)
+                                       : v == want[k] || std::fabs(v - want[k]) < 1e-5));
+          }
+          if (!positions) continue;
+          const Tensor at = h.result(1);
+          for (size_t k = 0; k < where.size(); ++k)
+            CHECK(at.at_i64(static_cast<int64_t>(k)) == where[k]);
+        }
 }
 
 TEST_CASE("global pooling, channels not a multiple of anything") {

@@ -78,7 +78,9 @@ TEST_CASE("libraries, forms and executions are facts of contracts, taken over fr
   CHECK(cpu.facts_of("pointwise").least_channels_last == 8);
   CHECK(gpu.facts_of("pool").takes("wide_pads"));
   CHECK(!gpu.facts_of("pool").takes("cubic"));
-  CHECK(!cpu.facts_of("pool").takes("wide_pads"));
+  for (const char* form : {"dilated", "wide_pads", "indices", "integers", "any_layout"})
+    CHECK(cpu.facts_of("pool").takes(form));
+  CHECK(!gpu.facts_of("pool").takes("indices"));
   CHECK(gpu.facts_of("conv_pool").takes("staged"));
   CHECK(gpu.facts_of("pool").images_as_rows);
   CHECK(gpu.facts_of("no such contract").types.empty());
