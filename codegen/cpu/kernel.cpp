@@ -35,6 +35,14 @@ Result<CpuIsa> cpu_isa(std::string_view target) {
   return tl::unexpected(std::move(e));
 }
 
+InnerStride inner_stride(int64_t step, int element_bytes) {
+  if (step == 0) return InnerStride::broadcast;
+  if (step == element_bytes) return InnerStride::contiguous;
+  // Shorter elements have no masked stores everywhere.
+  return step == 2 * element_bytes && element_bytes >= 4 ? InnerStride::second
+                                                         : InnerStride::strided;
+}
+
 std::string identity(const KernelKey& key) {
   std::string out = key.target + (key.non_temporal ? "!" : ";");
   append(out, key.program.inputs.size());

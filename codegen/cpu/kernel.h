@@ -19,7 +19,10 @@ enum class InnerStride : uint8_t {
   contiguous,  ///< by one element
   broadcast,   ///< not at all; inputs only
   strided,     ///< by inner_strides[k] bytes
+  second,      ///< by two elements, of 4 or 8 bytes: interleaved pairs
 };
+/// That of an operand whose elements lie `step` bytes apart.
+InnerStride inner_stride(int64_t step, int element_bytes);
 
 struct KernelKey {
   Program program;

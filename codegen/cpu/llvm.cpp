@@ -440,14 +440,54 @@ class KernelEmitter {
 
   /// Address of element `start`, or one address a lane for strided operands.
   Value* address(size_t k, Value* start) {
-    if (key_.inner[k] == InnerStride::contiguous)
-      return b_.CreateGEP(
-          b_.getInt8Ty(), rows_[k],
-          b_.CreateMul(start, b_.getInt64(static_cast<uint64_t>(element_bytes(k)))));
+    if (key_.inner[k] != InnerStride::strided) {
+      const int64_t step = element_bytes(k) * (key_.inner[k] == InnerStride::second ? 2 : 1);
+      return b_.CreateGEP(b_.getInt8Ty(), rows_[k],
+                          b_.CreateMul(start, b_.getInt64(static_cast<uint64_t>(step))));
+    }
     std::vector<llvm::Constant*> lanes;
     for (unsigned lane = 0; lane < lanes_; ++lane) lanes.push_back(b_.getInt64(lane));
     Value* index = b_.CreateAdd(prim_.splat(start), llvm::ConstantVector::get(lanes));
     return b_.CreateGEP(b_.getInt8Ty(), rows_[k], b_.CreateMul(index, prim_.splat(steps_[k])));
+  }
+
+  /// Of the vectors at `p` and behind it, the elements that are every second one's: which lanes of
+  /// vector `half` they are.
+  Value* second_lanes(unsigned half, Value* mask) {
+    std::vector<llvm::Constant*> even;
+    for (unsigned k = 0; k < lanes_; ++k) even.push_back(b_.getInt1((half * lanes_ + k) % 2 == 0));
+    Value* lanes = llvm::ConstantVector::get(even);
+    return mask ? b_.CreateAnd(lanes, b_.CreateShuffleVector(mask, spread(half))) : lanes;
+  }
+  /// Which element is stored to, or its neighbour, in each lane of vector `half`.
+  std::vector<int> spread(unsigned half) const {
+    std::vector<int> from;
+    for (unsigned k = 0; k < lanes_; ++k) from.push_back(static_cast<int>((half * lanes_ + k) / 2));
+    return from;
+  }
+  Value* behind(Value* p, unsigned elements, int64_t bytes) {
+    return b_.CreateGEP(b_.getInt8Ty(), p, b_.getInt64(elements * static_cast<uint64_t>(bytes)));
+  }
+  /// Nothing behind the last element is read: it may lie outside of the tensor.
+  Value* load_second(llvm::FixedVectorType* type, Value* p, Value* mask, int64_t bytes) {
+    const unsigned far = mask ? lanes_ : lanes_ - 1;  // where the second vector begins
+    std::array<Value*, 2> parts{};
+    for (unsigned half : {0u, 1u}) {
+      Value* at = half ? behind(p, far, bytes) : p;
+      parts[half] = mask ? b_.CreateMaskedLoad(type, at, llvm::Align(1), second_lanes(half, mask),
+                                               llvm::Constant::getNullValue(type))
+                         : static_cast<Value*>(b_.CreateAlignedLoad(type, at, llvm::Align(1)));
+    }
+    std::vector<int> from;
+    for (unsigned at = 0; at < 2 * lanes_; at += 2)
+      from.push_back(static_cast<int>(at < lanes_ ? at : lanes_ + at - far));
+    return b_.CreateShuffleVector(parts[0], parts[1], from);
+  }
+  void store_second(Value* v, Value* p, Value* mask, int64_t bytes) {
+    for (unsigned half : {0u, 1u})
+      b_.CreateMaskedStore(b_.CreateShuffleVector(v, spread(half)),
+                           half ? behind(p, lanes_, bytes) : p, llvm::Align(1),
+                           second_lanes(half, mask));
   }
 
   Value* load(const Inst& in, Value* start, Value* mask) {
@@ -457,6 +497,8 @@ class KernelEmitter {
     if (key_.inner[in.index] == InnerStride::strided) {
       v = b_.CreateMaskedGather(type, p, llvm::Align(1), mask ? mask : all(),
                                 llvm::Constant::getNullValue(type));
+    } else if (key_.inner[in.index] == InnerStride::second) {
+      v = load_second(type, p, mask, element_bytes(in.index));
     } else if (mask) {
       v = b_.CreateMaskedLoad(type, p, llvm::Align(1), mask, llvm::Constant::getNullValue(type));
     } else {
@@ -473,6 +515,8 @@ class KernelEmitter {
     Value* p = address(k, start);
     if (key_.inner[k] == InnerStride::strided) {
       b_.CreateMaskedScatter(v, p, llvm::Align(1), mask ? mask : all());
+    } else if (key_.inner[k] == InnerStride::second) {
+      store_second(v, p, mask, element_bytes(k));
     } else if (mask) {
       b_.CreateMaskedStore(v, p, llvm::Align(1), mask);
     } else {

@@ -38,10 +38,9 @@ Result<LoopNest> LoopNest::make(std::span<const int64_t> dims,
     bool output = k >= strides.size() - outputs;
     if (output && inner.strides[k] == 0 && !empty)
       return error(Code::codegen_failed, "", "an output that is broadcast");
-    nest.inner_.push_back(inner.strides[k] == 0
-                              ? (output ? InnerStride::contiguous : InnerStride::broadcast)
-                          : inner.strides[k] == element_bytes[k] ? InnerStride::contiguous
-                                                                 : InnerStride::strided);
+    nest.inner_.push_back(output && inner.strides[k] == 0
+                              ? InnerStride::contiguous
+                              : inner_stride(inner.strides[k], element_bytes[k]));
   }
   nest.rows_ = 1;
   for (const LoopAxis& a : axes) {

@@ -52,6 +52,7 @@ void check(const JitCase& c, const std::string& target, Rng& rng) {
     DType t = k < inputs ? p.inputs[k] : p.output_type(k - inputs);
     int64_t step = c.inner[k] == InnerStride::contiguous ? 1
                    : c.inner[k] == InnerStride::strided  ? kStride
+                   : c.inner[k] == InnerStride::second   ? 2
                                                          : 0;
     int64_t row = c.n * std::max<int64_t>(step, 1) + 2, bytes = size_bytes(t, 1);
     std::vector<uint8_t> data = random_bytes(t, row * c.outer, rng);
@@ -195,9 +196,14 @@ TEST_CASE("every stride class, tails of every length, misaligned pointers") {
                          {S::contiguous, S::broadcast, S::contiguous},
                          {S::strided, S::broadcast, S::contiguous},
                          {S::contiguous, S::strided, S::strided},
-                         {S::broadcast, S::broadcast, S::contiguous}})
+                         {S::broadcast, S::broadcast, S::contiguous},
+                         {S::second, S::broadcast, S::contiguous},
+                         {S::contiguous, S::second, S::second}}) {
+        // Only elements of 4 and 8 bytes lie every second place.
+        if (size_bits(t) < 32 && contains(inner, S::second)) continue;
         for (int64_t n = 0; n <= 70; ++n)
           check({p, inner, n % 3, n, static_cast<int>(n % 5)}, target, rng);
+      }
       check({p, {S::contiguous, S::strided, S::contiguous}, 3, 1000, 3}, target, rng);
     }
 }
