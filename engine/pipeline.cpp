@@ -310,22 +310,45 @@ Result<NestedGraphs> fuse_nested(const Graph& g, const Knowledge& knowledge,
   return out;
 }
 
-/// ONNX says nothing of what a Loop carries from turn to turn; where the body keeps its size, that
-/// is the result's.
+/// How often a Loop turns, where nothing but its count stops it. `body`: its own.
+std::optional<int64_t> turns(const Graph& g, const Node& n, const Graph& body) {
+  const auto constant = [](const Graph& of, ValueId v) {
+    const Tensor* t = v && !of.value(v).is_input ? of.constant(v) : nullptr;
+    return t && t->numel() == 1 ? std::optional(t->at_i64(0)) : std::nullopt;
+  };
+  const auto count = constant(g, n.inputs[0]);
+  if (!count || *count < 1 || *count > INT32_MAX) return std::nullopt;
+  if (n.inputs[1] && !constant(g, n.inputs[1]).value_or(0)) return std::nullopt;
+  ValueId again = body.outputs()[0];
+  for (NodeId by; (by = body.value(again).producer) && body.node(by).op == identity_operator();)
+    again = body.node(by).inputs[0];
+  return again == body.inputs()[1] || constant(body, again).value_or(0) ? count : std::nullopt;
+}
+
+/// ONNX says nothing of what a Loop carries from turn to turn, nor how often it turns; where the
+/// body keeps a size, that is the result's, and where the count alone stops it, so many turns are
+/// stacked.
 Status size_loops(Graph& g, const Knowledge& knowledge) {
   FERRULE_TRY(g.sort());
   for (NodeId id : g.order()) {
     const Node& n = g.node(id);
     if (n.subgraphs.empty() || n.inputs.size() < 2 || contract_of(n, knowledge.ops) != "loop")
       continue;
-    const size_t carried = std::min(n.outputs.size(), n.inputs.size() - 2);
-    bool open = false;
-    for (size_t k = 0; k < carried; ++k)
-      open |= n.outputs[k] &&
-              !constant_shape(g.value(n.outputs[k]).type.shape.value_or(Shape{Dim::unknown()}));
-    if (!open || !graphs_of_their_own(knowledge.ops, g, n, "loop")) continue;
-    for (size_t k = 0; k < carried; ++k)
-      if (n.outputs[k]) g.set_type(n.outputs[k], g.value(n.inputs[k + 2]).type);
+    const auto open = [&](ValueId v) {
+      return v && !constant_shape(g.value(v).type.shape.value_or(Shape{Dim::unknown()}));
+    };
+    if (std::ranges::none_of(n.outputs, open)) continue;
+    const auto graphs = graphs_of_their_own(knowledge.ops, g, n, "loop");
+    if (!graphs) continue;
+    const Graph& body = (*graphs)[0].graph;
+    const auto count = turns(g, n, body);
+    const size_t carried = n.inputs.size() - 2;
+    for (size_t k = 0; k < n.outputs.size() && k + 1 < body.outputs().size(); ++k) {
+      if (!n.outputs[k] || (k >= carried && !count)) continue;
+      Type t = body.value(body.outputs()[1 + k]).type;
+      if (k >= carried) t.shape->insert(t.shape->begin(), *count);
+      g.set_type(n.outputs[k], std::move(t));
+    }
     FERRULE_TRY(infer_all(knowledge.ops, g));
   }
   return {};

@@ -1,11 +1,13 @@
 // Runs graphs in which sizes depend on what is computed, and graphs with values that no kernel
 // holds (texts), in stages. A stage is what is known once the sizes of its inputs are: a plan like
 // any other; then come the nodes that only the interpreter runs, since their results say how large
-// they are. The rest of the graph is the next stage. It is planned for the sizes that came out, and
-// for the elements of small tensors that decide others (the shape of a Reshape, the condition of an
-// If); of such plans as many are kept as the limit `plans` says.
+// they are, and Loops: the turns of one run by stages of its body. The rest of the graph is the
+// next stage. It is planned for the sizes that came out, and for the elements of small tensors that
+// decide others (the shape of a Reshape, the condition of an If); of such plans as many are kept as
+// the limit `plans` says.
 #pragma once
 #include <functional>
+#include <set>
 
 #include "engine/pipeline.h"
 #include "runtime/backend.h"
@@ -13,6 +15,12 @@
 namespace ferrule {
 
 class Stage;
+
+/// What a run did.
+struct StageRun {
+  int64_t launches = 0;
+  std::set<std::string> interpreted;  ///< ONNX names of Loops with turns that await their plan
+};
 
 /// The plan of one stage. By any thread.
 class StagePlan {
@@ -46,7 +54,7 @@ class StagedExecutable final : public Executable {
   /// An observer hears nothing: what runs are layers of plans that come and go.
   Result<std::vector<Tensor>> run_tensors(std::span<const Tensor> inputs,
                                           RunObserver* observer) override;
-  int64_t launches() const override { return launches_; }
+  int64_t launches() const override { return last_.launches; }
   /// As far as stages have been planned: after a run all that it interpreted.
   std::vector<size_t> interpreted() const override;
 
@@ -55,7 +63,7 @@ class StagedExecutable final : public Executable {
       : Executable(plan), first_(std::move(first)) {}
 
   std::shared_ptr<Stage> first_;
-  int64_t launches_ = 0;
+  StageRun last_;
 };
 
 }  // namespace ferrule

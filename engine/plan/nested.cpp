@@ -38,6 +38,9 @@ class Nested {
   Applicable<std::vector<NestedGraph>> loop() {
     if (n_.inputs.size() < 2) return refuse("neither a count nor a condition");
     std::vector<Type> inputs{{DType::i64, Shape{}}, {DType::boolean, Shape{}}};
+    const Graph* body = subgraph(n_, "body");  // says the rank of the turn's number
+    if (body && !body->inputs().empty() && body->value(body->inputs()[0]).type.rank() == 1)
+      inputs[0].shape = Shape{1};
     for (size_t k = 2; k < n_.inputs.size(); ++k) inputs.push_back(operand(k));
     return steps(std::move(inputs), 1, 2, 0);
   }

@@ -116,7 +116,10 @@ Graph excerpt(const Graph& g, std::span<const NodeId> nodes, std::span<const Val
         if (v) add_value(g, v, to, map);
   }
   add_nodes(g, nodes, to, map);
-  for (ValueId v : outputs) to.add_output(map.at(v));
+  for (ValueId v : outputs) {
+    if (g.constant(v)) add_value(g, v, to, map);  // no node need read it
+    to.add_output(map.at(v));
+  }
   return to;
 }
 

@@ -354,3 +354,62 @@ def models():
     }""", dict(table=f(40,16), wd=f(16,1), k1=f(24,16,5), k2=f(8,24,3), zero=np.array(0), one=np.array(1), two_f=np.float32(2), ax1=i64(1), ax0=i64(0), neg=i64(-1), ax=np.array(1)),
      [dict(ids=rng.integers(0,40,(1,9))), dict(ids=rng.integers(0,40,(1,21)))])
 
+    # 10 a Loop that stops where its data says so, with two scan outputs; some that never turn
+    yield ("until", """
+    agraph (float[n,8] x, float[1,8] e, int64 most, bool go, float[8,8] w, float limit) => (float[a,8] y, float[t,n,8] all, int64[t] at, float[8] sum) {
+      y, all, at = Loop(most, go, x) <body = turn (int64 i, bool on, float[k,8] s) => (bool more, float[k,8] next, float[k,8] u, int64 j) {
+        m = MatMul(s, w)
+        next = Tanh(m)
+        u = Mul(next, e)
+        j = Mul(i, i)
+        top = ReduceMax<keepdims = 0>(next)
+        more = Less(limit, top)
+      }>
+      axes = Constant<value_ints = [0, 1]>()
+      sum = ReduceSum<keepdims = 0>(all, axes)
+    }""", dict(w=f(8,8), limit=np.float32(0.05)),
+     [dict(x=f(n,8,scale=scale), e=f(1,8), most=np.array(most), go=np.array(go))
+      for n, scale, most, go in ((1,1,30,True),(3,9,30,True),(1,9,2,True),(1,1,1,True))])
+
+    # 11 bags of an embedding, some of them empty: a Slice in the body has bounds from data, sizes come again and again
+    yield ("bags", """
+    agraph (int64[L] ids, int64[B] starts, int64[B] ends, float[30,8] table, float[8,4] w, bool go) => (float[B,4] y) {
+      b = Shape(starts)
+      zero = Constant<value_ints = [0]>()
+      most = Squeeze(b, zero)
+      bags = Loop(most, go) <body = bag (int64 i, bool on) => (bool more, float[8] one) {
+        more = Identity(on)
+        from0 = Gather(starts, i)
+        to0 = Gather(ends, i)
+        from = Unsqueeze(from0, zero)
+        to = Unsqueeze(to0, zero)
+        some = Slice(ids, from, to, zero)
+        rows = Gather(table, some)
+        one = ReduceSum<keepdims = 0>(rows, zero)
+      }>
+      y = MatMul(bags, w)
+    }""", dict(table=f(30,8,scale=1), w=f(8,4), go=np.array(True)),
+     [dict(ids=rng.integers(0,30,(20,)), starts=i64(0,3,5,5,9), ends=i64(3,5,5,9,20)), dict(ids=rng.integers(0,30,(9,)), starts=i64(0,2,4), ends=i64(2,4,9))])
+
+    # 12 a Loop in a Loop, as often as the outer one has turned; an If in it whose branches differ in size
+    yield ("turns_in_turns", """
+    agraph (float[2,8] x, float[8,8] w, int64 most, bool go) => (float[2,8] y, float[t,8] all, float[t] some) {
+      y, all, some = Loop(most, go, x) <body = turn (int64 i, bool on, float[2,8] s) => (bool more, float[2,8] next, float[8] u, float v) {
+        more = Identity(on)
+        one = Constant<value = int64 {1}>()
+        two = Constant<value = int64 {2}>()
+        n = Add(i, one)
+        next, rows = Loop(n, on, s) <body = inner (int64 j, bool going, float[2,8] q) => (bool again, float[2,8] q1, float[2,8] r) {
+          again = Identity(going)
+          m = MatMul(q, w)
+          q1 = Tanh(m)
+          r = Add(q1, s)
+        }>
+        axes = Constant<value_ints = [0, 1]>()
+        u = ReduceSum<keepdims = 0>(rows, axes)
+        odd0 = Mod(i, two)
+        odd = Cast<to = 9>(odd0)
+        parts = If(odd) <then_branch = a () => (float[k,8] pa) { pa = Neg(x) }, else_branch = b () => (float[k,8] pb) { pb = Concat<axis = 0>(x, s) }>
+        v = ReduceSum<keepdims = 0>(parts)
+      }>
+    }""", dict(w=f(8,8), go=np.array(True)), [dict(x=f(2,8), most=np.array(k)) for k in (3,5,1)])
