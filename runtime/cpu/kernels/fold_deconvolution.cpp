@@ -2,7 +2,8 @@
 // result ([pixels, in] x [in, kernel * out]), windows that overlap are added up along rows of the
 // result, and the tail goes over it. Of one filter a channel there is no product: rows of the
 // result take pixels times weights. It pays where filters are few, which leaves most lanes of the
-// library's vectors empty, and stands in where the library's code is wrong (convolution.cpp).
+// library's vectors empty, and where windows are large; and it stands in where the library's code
+// is wrong (convolution.cpp).
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -225,8 +226,12 @@ class FoldedDeconvolution final : public Kernel {
 }  // namespace
 
 bool folding_pays(const KernelCall& call) {
-  const int64_t groups = call.node->attrs.i("group", 1);
-  return call.outputs[0].dims[1] <= kFewFilters || groups > 1;
+  const Operand &x = call.inputs[kX], &w = call.inputs[kW];
+  if (call.outputs[0].dims[1] <= kFewFilters || call.node->attrs.i("group", 1) > 1) return true;
+  // The library goes over all weights again and again where windows are larger than the image.
+  int64_t pixels = 1, taps = 1;
+  for (size_t k = 2; k < x.dims.size(); ++k) pixels *= x.dims[k], taps *= w.dims[k];
+  return taps > pixels;
 }
 
 Applicable<KernelPtr> make_folded_deconvolution(Context& context, const KernelCall& call) {

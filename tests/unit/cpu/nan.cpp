@@ -55,7 +55,8 @@ const Anchor kAnchors[] = {
     {"3-D", "conv", [](Net& n) { return n.conv({1, 4, 5, 6, 7}, 8, 3); }},
     {"transposed", "deconv", [](Net& n) { return n.deconv({1, 12, 9, 9}, 16, 3, 1, 2); }},
     {"transposed, grouped", "deconv", [](Net& n) { return n.deconv({1, 16, 9, 9}, 16, 3, 16); }},
-    {"transposed, few filters", "deconv", [](Net& n) { return n.deconv({1, 12, 9, 9}, 2, 4, 1, 2); }},
+    {"transposed, few filters", "deconv",
+     [](Net& n) { return n.deconv({1, 12, 9, 9}, 2, 4, 1, 2); }},
     {"transposed, unfolded", "deconv", [](Net& n) { return n.deconv({1, 16, 9, 9}, 8, 2, 1, 2); }},
     {"MatMul", "gemm",
      [](Net& n) {
