@@ -237,12 +237,13 @@ class Merges {
     const Sibling mine(g_, c.match.root);
     std::string why = set.empty() ? unlike(g_, mine, mine, *how) : "";
     // What is like one that lacks a constant need not be like the others: all are asked.
-    for (size_t k = 0; k < set.size() && why.empty(); ++k) {
-      const Match& other = candidates_[set[k]].match;
-      why = unlike(g_, Sibling(g_, other.root), mine, *how);
-      const auto its = joining(over, other);
-      if (why.empty() && (!its || its->axis != how->axis || its->weights != how->weights))
-        why = fmt::format("{} is joined along another axis", node_text(g_, other.root));
+    for (size_t k = 0; k < set.size() && why.empty(); ++k)
+      why = unlike(g_, Sibling(g_, candidates_[set[k]].match.root), mine, *how);
+    if (!set.empty() && why.empty()) {  // the axes of those in the set are equal
+      const Match& first = candidates_[set[0]].match;
+      const auto its = joining(over, first);
+      if (!its || its->axis != how->axis || its->weights != how->weights)
+        why = fmt::format("{} is joined along another axis", node_text(g_, first.root));
     }
     return why.empty() ? why : fmt::format("not one computation with other constants: {}", why);
   }

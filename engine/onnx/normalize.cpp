@@ -507,26 +507,20 @@ Status window(Ctx& c) {
 /// Which elements of an axis of `size` part `i` of a SplitToSequence has; none: no such part.
 std::optional<std::pair<int64_t, int64_t>> split_part(const Tensor* split, int64_t size,
                                                       int64_t i) {
-  std::vector<int64_t> sizes;
-  if (split && split->rank() == 1) {
-    sizes = split->to_i64();
-    int64_t left = size;
-    for (const int64_t n : sizes)
-      if (n < 0 || n > left)
-        return {};
-      else
-        left -= n;
-    if (left != 0) return {};
-  } else {
-    const int64_t each = split ? split->at_i64(0) : 1;
-    if (each < 1) return {};
-    const int64_t parts = size / each + (size % each != 0);
-    if (i < 0) i += parts;
-    if (i < 0 || i >= parts) return {};
-    return std::pair{i * each, i * each + std::min(each, size - i * each)};
+  const bool listed = split && split->rank() == 1;
+  const std::vector<int64_t> sizes = listed ? split->to_i64() : std::vector<int64_t>{};
+  const int64_t each = listed || !split ? 1 : split->at_i64(0);
+  if (each < 1) return {};
+  const int64_t parts = listed ? std::ssize(sizes) : size / each + (size % each != 0);
+  if (i < 0) i += parts;
+  if (i < 0 || i >= parts) return {};
+  if (!listed) return std::pair{i * each, i * each + std::min(each, size - i * each)};
+  int64_t left = size;
+  for (const int64_t n : sizes) {
+    if (n < 0 || n > left) return {};
+    left -= n;
   }
-  if (i < 0) i += std::ssize(sizes);
-  if (i < 0 || i >= std::ssize(sizes)) return {};
+  if (left != 0) return {};
   const int64_t begin = std::accumulate(sizes.begin(), sizes.begin() + i, int64_t{0});
   return std::pair{begin, begin + sizes[static_cast<size_t>(i)]};
 }

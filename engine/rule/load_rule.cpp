@@ -519,29 +519,24 @@ class RuleReader {
       r_.invalid(*find("match"), "siblings are single nodes, the pattern has several");
     if (e.kind != Kind::call) return;
     const bool open = std::ranges::any_of(e.args, [](const auto& a) { return a->variadic; });
-    for (const char* key : {"weights", "fill"}) {
-      std::vector<const yaml::Node*> slots =
-          key[0] == 'f' ? texts(merge, key) : std::vector<const yaml::Node*>{};
-      if (const yaml::Node* v = merge.find(key); v && key[0] == 'w')
-        for (const auto& [slot, _] : v->entries) slots.push_back(&slot);
-      for (const yaml::Node* slot : slots) {
-        const auto k = yaml::parse_integer(slot->text);
-        if (!k || *k < 0) continue;  // said already
-        const PatternExpr* arg = static_cast<size_t>(*k) < e.args.size()
-                                     ? e.args[static_cast<size_t>(*k)].get()
-                                     : nullptr;
-        if (arg && arg->variadic) continue;
-        if (!arg && !open)
-          r_.invalid(*slot, fmt::format("the pattern's node has no input {}", *k),
-                     "inputs are counted from 0");
-        else if (arg && arg->name == rule_.merge.over)
-          r_.invalid(*slot, fmt::format("input {} is {}, which siblings share", *k, arg->name));
-        else if (arg && key[0] == 'f' && !arg->optional)
-          r_.invalid(*slot,
-                     fmt::format("input {} is {}, which no sibling leaves out", *k, arg->name),
-                     fmt::format("write {}? in the pattern where it may be absent", arg->name));
-      }
-    }
+    auto check = [&](const yaml::Node& slot, bool filled) {
+      const auto number = yaml::parse_integer(slot.text);
+      if (!number || *number < 0) return;  // said already
+      const auto k = static_cast<size_t>(*number);
+      const PatternExpr* arg = k < e.args.size() ? e.args[k].get() : nullptr;
+      if (arg && arg->variadic) return;
+      if (!arg && !open)
+        r_.invalid(slot, fmt::format("the pattern's node has no input {}", k),
+                   "inputs are counted from 0");
+      else if (arg && arg->name == rule_.merge.over)
+        r_.invalid(slot, fmt::format("input {} is {}, which siblings share", k, arg->name));
+      else if (arg && filled && !arg->optional)
+        r_.invalid(slot, fmt::format("input {} is {}, which no sibling leaves out", k, arg->name),
+                   fmt::format("write {}? in the pattern where it may be absent", arg->name));
+    };
+    if (const yaml::Node* v = merge.find("weights"))
+      for (const auto& [slot, _] : v->entries) check(slot, false);
+    for (const yaml::Node* slot : texts(merge, "fill")) check(*slot, true);
   }
   /// A list of scalars, or one scalar.
   std::vector<const yaml::Node*> texts(const yaml::Node& map, std::string_view key) {
