@@ -20,12 +20,31 @@ int64_t bytes_of(DType t) { return std::max(1, size_bits(t) / 8); }
 
 }  // namespace
 
+const StagedRows& RowSplits::of(const RowRegion& region, bool tiles) {
+  KernelKey key;
+  key.program = region.program;
+  key.folds = region.folds;
+  key.fold_outer = tiles;
+  std::string text = identity(key);
+  for (const std::string& name : region.program.input_names) text += name + ";";
+  for (const RowSource& s : region.sources)
+    text += fmt::format("{},{};", static_cast<int>(s.kind), s.index);
+  for (const auto* operands : {&region.inputs, &region.outputs}) {
+    for (const RowOperand& o : *operands) text += o.uniform ? "u" : "v";
+    text += fmt::format(";{};{};", region.program.outputs.size(), region.folds.size());
+  }
+  auto it = known_.find(text);
+  if (it == known_.end()) it = known_.emplace(std::move(text), split_rows(region, tiles)).first;
+  return it->second;
+}
+
 /// Axes, blocks and stages from sizes and strides.
 class RowNest::Maker {
  public:
   Maker(const RowRegion& region, std::span<const RowLayout> operands, const std::string& target,
-        int64_t l2_bytes, int threads)
+        int64_t l2_bytes, int threads, RowSplits& splits)
       : r_(region),
+        splits_(splits),
         operands_(operands),
         target_(target),
         l2_bytes_(l2_bytes),
@@ -38,13 +57,13 @@ class RowNest::Maker {
     FERRULE_ASSIGN(loops_, row_loops(r_, operands_));
     axes();
     const int64_t lanes = across() ? std::min(n_.block_axis_.size, kColumns) : 1;
-    StagedRows staged = split_rows(r_, true);
+    const StagedRows* staged = &splits_.of(r_, true);
     int64_t tile_bytes = 0;
-    for (DType t : staged.tiles) tile_bytes += bytes_of(t);
-    if (tile_bytes * lanes * n_.length_ > l2_bytes_ / 2) staged = split_rows(r_, false);
+    for (DType t : staged->tiles) tile_bytes += bytes_of(t);
+    if (tile_bytes * lanes * n_.length_ > l2_bytes_ / 2) staged = &splits_.of(r_, false);
     blocks();
-    scratch(staged);
-    for (RowStage& s : staged.stages) FERRULE_TRY(stage(s));
+    scratch(*staged);
+    for (const RowStage& s : staged->stages) FERRULE_TRY(stage(s));
     return std::move(n_);
   }
 
@@ -144,7 +163,7 @@ class RowNest::Maker {
     return o;
   }
 
-  Status stage(RowStage& s) {
+  Status stage(const RowStage& s) {
     Stage out;
     out.elements = s.elements;
     KernelKey key;
@@ -176,13 +195,14 @@ class RowNest::Maker {
                    fmt::format("a kernel with {} operands", out.operands.size()));
     if (out.folds) key.folds = s.folds;
     if (s.elements) n_.cost_ += s.program.cost();
-    key.program = std::move(s.program);
+    key.program = s.program;
     n_.keys_.push_back(std::move(key));
     n_.stages_.push_back(std::move(out));
     return {};
   }
 
   const RowRegion& r_;
+  RowSplits& splits_;
   std::span<const RowLayout> operands_;
   const std::string& target_;
   int64_t l2_bytes_;
@@ -192,8 +212,9 @@ class RowNest::Maker {
 };
 
 Applicable<RowNest> RowNest::make(const RowRegion& region, std::span<const RowLayout> operands,
-                                  const std::string& target, int64_t l2_bytes, int threads) {
-  return Maker(region, operands, target, l2_bytes, threads).run();
+                                  const std::string& target, int64_t l2_bytes, int threads,
+                                  RowSplits& splits) {
+  return Maker(region, operands, target, l2_bytes, threads, splits).run();
 }
 
 namespace {

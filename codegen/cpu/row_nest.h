@@ -4,7 +4,9 @@
 // once per shape; its stages are compiled kernels (kernel.h), run block by block of rows with
 // interior values in the caller's scratch.
 #pragma once
+#include <map>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "codegen/cpu/kernel.h"
@@ -14,13 +16,23 @@
 
 namespace ferrule {
 
+/// The stages of regions, split once for all that are equal: the layers of a network repeat.
+class RowSplits {
+ public:
+  const StagedRows& of(const RowRegion& region, bool tiles);
+
+ private:
+  std::map<std::string, StagedRows> known_;  ///< by everything that split_rows reads
+};
+
 class RowNest {
  public:
   /// `operands`: of the region's inputs, then its outputs. `l2_bytes`: a tile may take half of it.
   /// `threads`: as many blocks of rows are wanted at least, where there are so many rows. Not
   /// applicable (sizes that do not broadcast); errors: codegen_failed, unknown_target.
   static Applicable<RowNest> make(const RowRegion& region, std::span<const RowLayout> operands,
-                                  const std::string& target, int64_t l2_bytes, int threads);
+                                  const std::string& target, int64_t l2_bytes, int threads,
+                                  RowSplits& splits);
 
   /// One kernel a stage, to be compiled and given to run in this order.
   const std::vector<KernelKey>& kernels() const { return keys_; }

@@ -98,8 +98,9 @@ Applicable<json> compile_pointwise(const Kernel& kernel, const RegionOperands& o
 /// All stages.
 Applicable<json> compile_rows(const Plan& plan, const Kernel& kernel, const Target& target) {
   FERRULE_ASSIGN(auto operands, row_operands(plan, *kernel.lowered, *kernel.launch));
-  FERRULE_ASSIGN(RowNest nest,
-                 RowNest::make(*kernel.launch->rows, operands, target.name, target.l2_bytes, 1));
+  RowSplits splits;
+  FERRULE_ASSIGN(RowNest nest, RowNest::make(*kernel.launch->rows, operands, target.name,
+                                             target.l2_bytes, 1, splits));
   size_t bytes = 0;
   for (const KernelKey& key : nest.kernels()) {
     FERRULE_ASSIGN(std::string code,

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "codegen/cpu/row_nest.h"
 #include "runtime/cpu/implementations.h"
 #include "runtime/cpu/kernels/strided_copy.h"
 #include "runtime/in_place.h"
@@ -152,7 +153,8 @@ Applicable<> CpuExecutable::build(const PrepareContext& context) {
   FERRULE_ASSIGN(storage_, plan_storage(plan_, lowered_, pairs));
   Context kernels{library_,        &context.ops,   &context.target, &context.limits,
                   lowered_.strict, context.tuning, &context.log};
-  kernels.cancel = context.cancel, kernels.cache = context.cache;
+  RowSplits splits;
+  kernels.cancel = context.cancel, kernels.cache = context.cache, kernels.splits = &splits;
   FERRULE_ASSIGN(const auto compiled, compile_generated(kernels, context.cache));
   hold_weights();
   std::vector<int64_t> scratch(static_cast<size_t>(storage_.steps), 0);

@@ -22,6 +22,10 @@
 
 struct dnnl_memory;
 
+namespace ferrule {
+class RowSplits;
+}
+
 namespace ferrule::cpu {
 
 constexpr int kX = 0, kW = 1,
@@ -63,6 +67,7 @@ struct Context {
   const LogCallback* log = nullptr;
   const Cancel* cancel = nullptr;
   DiskCache* cache = nullptr;
+  RowSplits* splits = nullptr;  ///< of the plan that is being prepared
 };
 
 /// Not applicable when the library has no such kernel (it is interpreted then); errors:

@@ -20,8 +20,9 @@ Applicable<RowNest> nest_of(const Context& context, const KernelCall& call) {
         return not_applicable(escape(call.layer), "this region", name(o.dtype));
       operands.push_back({o.dims, o.strides()});
     }
+  RowSplits own;
   auto nest = RowNest::make(*call.rows, operands, context.target->name, context.target->l2_bytes,
-                            threads());
+                            threads(), context.splits ? *context.splits : own);
   if (!nest && nest.error().place().empty()) nest.error().set_place(escape(call.layer));
   return nest;
 }

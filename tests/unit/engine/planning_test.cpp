@@ -235,6 +235,7 @@ roles: {x: x, values: v, indices: i, k: "value(k)"}
       match_window(**again, f.graph.order()[0], {f.graph, k->ops, o.limits, &k->target});
   REQUIRE(std::holds_alternative<Rejection>(once_more));
   CHECK(std::get<Rejection>(once_more).why.find("is a group already") != std::string::npos);
+  std::filesystem::remove_all(own);
 }
 
 TEST_CASE("roles whose leading axes differ in size are no group") {
@@ -269,4 +270,5 @@ roles: {x: x, values: v, indices: i, k: "value(k)"}
   CHECK(std::ranges::any_of(f.near_misses, [](const Rejection& r) {
     return r.rule->id == "any_axis" && r.id == "softmax_topk.axes";
   }));
+  std::filesystem::remove_all(own);
 }
