@@ -43,8 +43,8 @@ Result<std::vector<Axis>> resize_axes(const Call& c, const Resampling& r) {
     a.scale = scales ? scales->at_f64(k)
                      : static_cast<double>(sizes->at_i64(k)) / static_cast<double>(a.in);
     if (!(a.scale > 0) || !std::isfinite(a.scale)) return c.bad("a scale of {}", a.scale);
-    const double size = scales ? std::floor(a.scale * static_cast<double>(a.in))
-                               : static_cast<double>(sizes->at_i64(k));
+    const double size =
+        scales ? resized_size(a.in, a.scale) : static_cast<double>(sizes->at_i64(k));
     if (size > kMostPixels) return c.bad("a size of {}", size);
     a.out = static_cast<int64_t>(size);
     if (k == 0 || (policy == "not_larger" ? a.scale < common : a.scale > common)) common = a.scale;

@@ -21,7 +21,7 @@ struct Rejection {
   bool fixed = false;    ///< by structure alone: no size, type or other user changes it
   bool of_tail = false;  ///< of a tail or region: an operator that it takes, but for its shape or
                          ///< a limit of the rule
-  std::string id;        ///< condition id, or "D1" … "D9", or "structure"
+  std::string id;        ///< condition id, or "D1" … "D10", or "structure"
   ConditionClass cls = ConditionClass::sound;
   Truth truth = Truth::no;  ///< unknown: a fact is missing
   std::string why;          ///< with the values got and wanted

@@ -2,6 +2,7 @@
 // by the interpreter, in its own types; small integer results that inference knows become
 // constants, too.
 #include <deque>
+#include <set>
 
 #include "engine/base/diagnostics.h"
 #include "engine/interpreter/interpreter.h"
@@ -52,12 +53,27 @@ class Folder {
     return false;
   }
 
-  /// A folded operand may be what inference was missing.
+  /// A folded operand may be what inference was missing, and so may what it then says of a result.
   void refine(NodeId n) {
-    bool open = false, constant = false;
-    for (ValueId v : g_.node(n).outputs) open |= v && !g_.value(v).type.known();
-    for (ValueId v : g_.node(n).inputs) constant |= v && g_.constant(v);
-    if (open && constant) (void)infer(ctx_.ops, g_, n);
+    bool unknown = false, open = false, constant = false, news = false;
+    for (ValueId v : g_.node(n).outputs) {
+      if (!v) continue;
+      const Type& type = g_.value(v).type;
+      unknown |= !type.known();
+      open |= !type.shape || !constant_shape(*type.shape);
+    }
+    for (ValueId v : g_.node(n).inputs) {
+      constant |= v && g_.constant(v);
+      news |= v && news_.contains(v);
+    }
+    if (!(unknown && constant) && !(open && news)) return;
+    const std::vector<ValueId> outputs = g_.node(n).outputs;
+    std::vector<Type> before;
+    for (ValueId v : outputs) before.push_back(v ? g_.value(v).type : Type{});
+    (void)infer(ctx_.ops, g_, n);
+    for (size_t k = 0; k < outputs.size(); ++k)
+      if (outputs[k] && g_.value(outputs[k]).type.shape != before[k].shape)
+        news_.insert(outputs[k]);
   }
 
   void step(const char* kind, std::vector<std::string> before, std::string text) {
@@ -66,6 +82,7 @@ class Folder {
 
   void make_constant(NodeId n, size_t slot, Tensor t) {
     const ValueId v = g_.output(n, slot);
+    news_.insert(v);
     if (!g_.value(v).is_output) return g_.set_constant(v, std::move(t));
     const std::string name = g_.fresh_name(g_.value(v).name + "_constant");
     Node copy = identity(g_.add_constant(name, std::move(t)), v);
@@ -158,6 +175,7 @@ class Folder {
   Graph& g_;
   int64_t bytes_ = 0;
   int folded_ = 0;
+  std::set<ValueId> news_;  ///< values made constant, or of a type found out
 };
 
 }  // namespace

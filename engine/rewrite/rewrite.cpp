@@ -42,6 +42,41 @@ Status same_type(const Rule& rule, const Graph& g, ValueId before, const Type& a
   return {};
 }
 
+/// Whether a value is computed from nothing but sizes of other values and constants. Only what may
+/// be a list of sizes is looked at.
+bool made_of_sizes(const Graph& g, ValueId of) {
+  constexpr size_t kMostNodes = 64;
+  std::set<NodeId> seen;
+  std::vector<ValueId> work{of};
+  bool sizes = false;
+  while (!work.empty()) {
+    const ValueId v = work.back();
+    work.pop_back();
+    if (!v || g.constant(v)) continue;
+    const Value& value = g.value(v);
+    if (value.contents) {
+      sizes = true;
+      continue;
+    }
+    if (!value.producer || value.type.rank() > 1 || value.is_input) return false;
+    if (seen.insert(value.producer).second)
+      std::ranges::copy(g.node(value.producer).inputs, std::back_inserter(work));
+    if (seen.size() > kMostNodes || !g.node(value.producer).subgraphs.empty()) return false;
+  }
+  return sizes;
+}
+
+/// D10. A size that is computed in floating point is the same with and without the rule.
+Status keeps_sizes(const Graph& g, const Match& m) {
+  if (m.rule->numerics == "exact" || m.rule->numerics == "signed_zero") return {};
+  for (ValueId v : m.outputs)
+    if (v && made_of_sizes(g, v))
+      return error(Code::rewrite_declined, m.rule->id,
+                   fmt::format("D10: {} is computed from sizes, and a size may hang on its last bit",
+                               value_text(g, v)));
+  return {};
+}
+
 /// Moves an instance into the graph in place of its match.
 class Transplant {
  public:
@@ -236,6 +271,7 @@ class Transplant {
 
 Result<std::vector<NodeId>> apply_rewrite(Graph& g, const Match& m, const Semantics& ops,
                                           const Limits& limits) {
+  FERRULE_TRY(keeps_sizes(g, m));
   FERRULE_ASSIGN(Instance instance, instantiate(g, m, ops, limits));
   return Transplant(g, m, instance).run();
 }
@@ -247,7 +283,7 @@ Rejection declined_rewrite(const Match& m, const Error& e) {
   r.stage = Rejection::Stage::guarantee;
   r.id = e.code == Code::rewrite_declined ? "replacement" : "D7";
   r.why = e.message;
-  for (std::string_view guarantee : {"D7", "D9"})
+  for (std::string_view guarantee : {"D7", "D9", "D10"})
     if (r.why.starts_with(fmt::format("{}: ", guarantee)))
       r.id = guarantee, r.why.erase(0, guarantee.size() + 2);
   r.matched_nodes = static_cast<int>(m.nodes.size());

@@ -101,7 +101,7 @@ constexpr KeyDoc kCaseKeys[] = {
     {"target", kText, "target that kernel conditions are judged on"},
     {"profile", kText, "profile that conditions are judged under: tensorrt"},
     {"expect", kText, "firing: ONNX text afterwards"},
-    {"declined_by", kText, "holding: condition id, guarantee D1 to D9, or structure"},
+    {"declined_by", kText, "holding: condition id, guarantee D1 to D10, or structure"},
     // the edit verbs; names are the pattern's, or the model's
     {"leak", kText, "the inner value gets another reader"},
     {"output", kText, "the value becomes a graph output, too"},
@@ -671,13 +671,13 @@ class RuleReader {
     if (!t.fires && !t.expect.empty()) bad("a holding case changes nothing");
     if (t.fires) return;
     std::vector<std::string> known = {"structure", "D1", "D2", "D3", "D4",   "D5",
-                                      "D6",        "D7", "D8", "D9", "types"};
+                                      "D6",        "D7", "D8", "D9", "D10", "types"};
     for (const Condition& c : rule_.where) known.push_back(c.id);
     for (const Condition& c : rule_.region.where) known.push_back(c.id);
     if (rule_.kind == RuleKind::merge) known.push_back("key");
     const bool of_contract = contains(contracts_, t.declined_by.substr(0, t.declined_by.find('.')));
     if (t.declined_by.empty())
-      bad("a holding case says what declines", "declined_by: a condition, D1 … D9, structure");
+      bad("a holding case says what declines", "declined_by: a condition, D1 … D10, structure");
     else if (!of_contract && !contains(known, t.declined_by))
       bad(fmt::format("no condition is called {}", escape(t.declined_by)),
           near_or_all(t.declined_by, known));

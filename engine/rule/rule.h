@@ -127,7 +127,7 @@ struct RuleTest {
   /// JSON text.
   std::vector<std::pair<std::string, std::string>> edits;
   bool fires = true;
-  std::string declined_by;  ///< holds: a condition id, or a guarantee D1 … D9, or "structure"
+  std::string declined_by;  ///< holds: a condition id, or a guarantee D1 … D10, or "structure"
   std::string target;       ///< target to judge kernel conditions on; empty = default
   std::string profile;      ///< whose limits hold; empty = default
   std::string expect;       ///< fires: ONNX text after, or empty

@@ -427,10 +427,10 @@ Status tile(InferenceContext& c) {
   return c.set(0, c.in(0).dtype, out);
 }
 
-/// floor(d * scale), as runtimes compute it (in float); symbolic where scale or 1 / scale is whole.
+/// floor(d * scale); symbolic where scale or 1 / scale is whole.
 Dim scaled(const Dim& d, double scale) {
   if (auto v = d.constant()) {
-    float f = std::floor(static_cast<float>(*v) * static_cast<float>(scale));
+    const float f = resized_size(*v, scale);
     return f >= 0 && f < 0x1p62f ? Dim(static_cast<int64_t>(f)) : Dim::unknown();
   }
   if (scale == 1) return d;

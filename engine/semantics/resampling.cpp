@@ -45,6 +45,10 @@ double reflect(double x, double low, double high) {
 
 }  // namespace
 
+float resized_size(int64_t in, double scale) {
+  return std::floor(static_cast<float>(in) * static_cast<float>(scale));
+}
+
 Resampling Resampling::of(const Attrs& attrs) {
   return {attrs.s("mode", "nearest"),
           attrs.s("coordinate_transformation_mode", "half_pixel"),

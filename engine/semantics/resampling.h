@@ -21,6 +21,9 @@ struct ResizeAxis {
   double scale = 1, roi_begin = 0, roi_end = 1;
 };
 
+/// floor(in * scale), in f32 as runtimes compute it: 25 * 0.32f is 8 there, and less in f64.
+float resized_size(int64_t in, double scale);
+
 /// The attributes of a Resize.
 struct Resampling {
   std::string mode, coordinates, nearest;

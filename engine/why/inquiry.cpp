@@ -51,7 +51,7 @@ const Step* Inquiry::State::lost_to(const Match& m, const Graph& g, size_t phase
 bool Inquiry::State::declined(const Rule& rule, const Found& f, Rejection& why) const {
   for (const Rejection& r : o.fused.near_misses)
     if (r.rule == &rule && r.root == f.root &&
-        (r.id == "D7" || r.id == "D9" || r.id == "replacement")) {
+        (r.id == "D7" || r.id == "D9" || r.id == "D10" || r.id == "replacement")) {
       why = r;
       return true;
     }

@@ -420,6 +420,11 @@ TEST_CASE("resize") {
       run_op({"Resize"}, {f32({2, 2}, {1, 2, 3, 4}), std::nullopt, f32({2}, {0.1f, 1e8f})});
   REQUIRE(none);
   CHECK((*none)[0].dims() == std::vector<int64_t>{0, 200000000});
+  // A size is a product of f32, as inference has it.
+  const auto sized = run_op({"Resize"}, {f32({25}, std::vector<float>(25)), std::nullopt,
+                                         f32({1}, {8.0f / 25})});
+  REQUIRE(sized);
+  CHECK((*sized)[0].dims() == std::vector<int64_t>{8});
 }
 
 TEST_CASE(

@@ -198,3 +198,25 @@ TEST_CASE("D9: large weights, which are rounded as they are computed, are looked
         w == 1.0 || w == 0.0 ? "" : "D9 the rule would compute \"W2\"[69999] as 1e-4"));
   }
 }
+
+TEST_CASE("D10: what is computed from sizes alone keeps its bits") {
+  const auto after = [](const std::string& numerics, const std::string& from) {
+    Graph g = graph(
+        "g (float[N,2] x, float[1] f) => (float[M] y) <int64[1] begin = {0}, int64[1] end = {1}, "
+        "float a = {0.1}, float b = {10.0}> { s = Shape(x) n = Slice(s, begin, end) "
+        "c = Cast<to=1>(n) t = Mul(" +
+        from +
+        ", a) o = Mul(t, b) u = Ceil(o) k = Cast<to=7>(u) y = "
+        "ConstantOfShape(k) }");
+    Passed p = must(pass(g, set_of({scales(numerics)})));
+    std::string why;
+    for (const Rejection& r : p.misses)
+      if (r.id == "D10") why = r.why;
+    const std::string ops = ops_of(g);
+    return std::pair(why, ops.find("Mul Mul") == std::string::npos);
+  };
+  const auto [why, joined] = after("reassociating", "c");
+  CHECK(why == "\"o\" is computed from sizes, and a size may hang on its last bit");
+  CHECK_FALSE(joined);
+  CHECK(after("reassociating", "f").second);
+}

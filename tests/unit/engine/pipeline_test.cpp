@@ -232,3 +232,14 @@ TEST_CASE("a product without columns beside one that has some") {
   })"));
   CHECK(verify(f.graph));  // that it comes here: sizes of 0 were divided by
 }
+
+TEST_CASE("a size that a folded operand decides is known to what follows") {
+  EngineOptions o;
+  o.shapes["x"] = {25};
+  const Fused f = must(fuse(
+      graph("g (float[N] x) => (float[M] y) <float[1] eight = {8.0}> { s = Shape(x) "
+            "c = Cast<to=1>(s) d = Div(eight, c) r = Resize<mode=\"linear\">(x, , d) "
+            "y = Exp(r) }"),
+      knowledge(), o));
+  CHECK(str(f.graph.value(f.graph.outputs()[0]).type) == "f32[8]");
+}
