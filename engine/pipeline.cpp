@@ -38,6 +38,19 @@ Status checked(const Graph& g, std::string_view phase) {
                "left an invalid graph: " + s.error().message);
 }
 
+/// How many phases, from the first, only rewrite: a rewrite is right for every size, a group pays
+/// for some.
+size_t rewriting_phases(const RuleSet& rules) {
+  size_t count = 0;
+  auto groups = [&](const Phase& phase) {
+    return std::ranges::any_of(rules.rules, [&](const auto& r) {
+      return r->phase == phase.id && r->kind != RuleKind::rewrite;
+    });
+  };
+  while (count < rules.phases.size() && !groups(rules.phases[count])) ++count;
+  return count;
+}
+
 /// The phases over one graph. What a phase logs is what it left the last time it ran.
 class Pipeline {
  public:
@@ -52,10 +65,13 @@ class Pipeline {
               options.near_misses ? &fused.near_misses : nullptr},
         fold_(options.fold),
         snapshots_(options.snapshots),
-        share_(options.selection.about(kSharing).value_or(true)) {}
+        share_(options.selection.about(kSharing).value_or(true)),
+        rewriting_(rewriting_phases(knowledge.rules)) {}
 
+  /// Weights that are scaled block by block wait for the first phase that groups: what no kernel
+  /// took by then is folded.
   Result<int> fold() const {
-    if (fold_) return fold_constants(pass_);
+    if (fold_) return fold_constants(pass_, !grouped_);
     fused_.graph.remove_dead();
     return 0;
   }
@@ -82,6 +98,10 @@ class Pipeline {
       const size_t steps = fused_.journal.steps.size();
       if (snapshots_) keep(k);
       FERRULE_TRY(run(phase));
+      if (!grouped_ && (k == rewriting_ || k + 1 == knowledge_.rules.phases.size())) {
+        grouped_ = true;
+        FERRULE_TRY(fold());
+      }
       if (fused_.journal.steps.size() != steps) unchecked = &phase;
       if (unchecked && (k + 1 == last || rewrote(steps))) {
         FERRULE_TRY(checked(fused_.graph, unchecked->id));
@@ -133,20 +153,9 @@ class Pipeline {
   const PhaseContext pass_;
   std::optional<OriginFailures> failures_;
   const bool fold_, snapshots_, share_;
+  const size_t rewriting_;  ///< phases
+  bool grouped_ = false;
 };
-
-/// How many phases, from the first, only rewrite: a rewrite is right for every size, a group pays
-/// for some.
-size_t rewriting_phases(const RuleSet& rules) {
-  size_t count = 0;
-  auto groups = [&](const Phase& phase) {
-    return std::ranges::any_of(rules.rules, [&](const auto& r) {
-      return r->phase == phase.id && r->kind != RuleKind::rewrite;
-    });
-  };
-  while (count < rules.phases.size() && !groups(rules.phases[count])) ++count;
-  return count;
-}
 
 /// Whether some input's size is open.
 bool open_inputs(const Graph& g) {

@@ -10,13 +10,15 @@
 #include "engine/rewrite/branches.h"
 #include "engine/rewrite/rewrite.h"
 #include "engine/semantics/infer.h"
+#include "engine/semantics/movement.h"
+#include "engine/semantics/operator_kinds.h"
 
 namespace ferrule {
 namespace {
 
 class Folder {
  public:
-  explicit Folder(const PassContext& ctx) : ctx_(ctx), g_(ctx.graph) {}
+  Folder(const PassContext& ctx, bool packed) : ctx_(ctx), g_(ctx.graph), packed_(packed) {}
 
   /// A branch taken may fold, and decide the next.
   Result<int> run() {
@@ -125,6 +127,23 @@ class Folder {
     return true;
   }
 
+  /// Weights of a product that are scaled block by block: for few rows a kernel reads them as they
+  /// are stored.
+  bool waits(const Node& n) const {
+    if (!dequantizes(n) || n.attrs.i("block_size", 0) < 1) return false;
+    ValueId v = n.outputs[0];
+    for (int k = 0; k < 2; ++k) {
+      if (!v || g_.value(v).is_output || g_.value(v).uses.size() != 1) return false;
+      const auto& use = g_.value(v).uses[0];
+      const Node& reader = g_.node(use.node);
+      if (const Weighted* w = weighted(reader))
+        return !w->window && static_cast<size_t>(use.slot) == w->slot;
+      if (!is_movement(reader)) return false;
+      v = reader.outputs[0];
+    }
+    return false;
+  }
+
   Status fold(NodeId id) {
     const Node& n = g_.node(id);
     if (!n.subgraphs.empty() || n.body || !deterministic(n)) return {};
@@ -143,8 +162,7 @@ class Folder {
       if (v && !constant) return {};
       inputs.push_back(constant);
     }
-    // Weights that are stored quantized stay so: their scale is the kernel's business.
-    if (ctx_.ops.in_class(n, "quantize") || !interpretable(n, ctx_.ops)) return {};
+    if ((packed_ && waits(n)) || !interpretable(n, ctx_.ops)) return {};
     for (ValueId v : n.outputs) {
       if (!v || !g_.value(v).type.shape) continue;
       auto numel = product(*g_.value(v).type.shape).constant();
@@ -173,6 +191,7 @@ class Folder {
 
   const PassContext& ctx_;
   Graph& g_;
+  bool packed_;
   int64_t bytes_ = 0;
   int folded_ = 0;
   std::set<ValueId> news_;  ///< values made constant, or of a type found out
@@ -180,6 +199,8 @@ class Folder {
 
 }  // namespace
 
-Result<int> fold_constants(const PassContext& ctx) { return Folder(ctx).run(); }
+Result<int> fold_constants(const PassContext& ctx, bool packed) {
+  return Folder(ctx, packed).run();
+}
 
 }  // namespace ferrule

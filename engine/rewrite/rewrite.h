@@ -16,7 +16,8 @@ Status rewrite_phase(const PhaseContext& ctx, std::string_view phase,
 /// Instantiates one match in the graph (used by the proofs, too). Returns the new nodes.
 Result<std::vector<NodeId>> apply_rewrite(Graph& g, const Match& m, const Semantics& ops,
                                           const Limits& limits);
-/// Constant folding and dead code: not rules. Returns how many nodes were folded.
-Result<int> fold_constants(const PassContext& ctx);
+/// Constant folding and dead code: not rules. `packed`: weights of products that are scaled block
+/// by block stay as they are. Returns how many nodes were folded.
+Result<int> fold_constants(const PassContext& ctx, bool packed = false);
 
 }  // namespace ferrule

@@ -26,7 +26,7 @@ struct Axis {
   int64_t in = 1, out = 1, kernel = 1, stride = 1, dilation = 1, pad = 0;
 };
 
-struct Sizes {
+struct FoldedSizes {
   int64_t images, in, out;  ///< in, out: channels
   std::array<Axis, 3> axes;
   bool depthwise;
@@ -36,7 +36,7 @@ struct Sizes {
 
 class FoldedDeconvolution final : public Kernel {
  public:
-  FoldedDeconvolution(const KernelCall& call, const Sizes& s) : s_(s) {
+  FoldedDeconvolution(const KernelCall& call, const FoldedSizes& s) : s_(s) {
     x_slot_ = call.inputs[kX].slot, y_slot_ = call.outputs[0].slot;
     if (call.inputs[kX].constant) x_ = call.inputs[kX].constant->data();
     if (const Operand* b = call.own_input(kB)) {
@@ -207,7 +207,7 @@ class FoldedDeconvolution final : public Kernel {
   }
   static int64_t ceil_of(int64_t a, int64_t b) { return a >= 0 ? (a + b - 1) / b : -(-a / b); }
 
-  Sizes s_;
+  FoldedSizes s_;
   int x_slot_ = -1, y_slot_ = -1, bias_slot_ = -1;
   const void *x_ = nullptr, *bias_ = nullptr;
   void* y_ = nullptr;
@@ -247,7 +247,7 @@ Applicable<KernelPtr> make_folded_deconvolution(Context& context, const KernelCa
   if (groups > 1 && !depthwise) return refuse("groups of several channels");
   FERRULE_ASSIGN(const Window window,
                  transposed_window_of(call, x.dims, y.dims, {w.dims.begin() + 2, w.dims.end()}));
-  Sizes s{x.dims[0], x.dims[1], y.dims[1], {}, depthwise};
+  FoldedSizes s{x.dims[0], x.dims[1], y.dims[1], {}, depthwise};
   const size_t axes = x.dims.size() - 2;
   for (size_t k = 0; k < axes; ++k)
     s.axes[3 - axes + k] = {x.dims[k + 2],     y.dims[k + 2],           window.kernel[k],
