@@ -27,16 +27,11 @@ Result<std::vector<int64_t>> parameter_positions(const Call& c, const Tensor& x,
   wanted[a] = (wanted[a] + block - 1) / block;
   if (scale.dims() != wanted)
     return c.bad("scales {}, {} are wanted", text(scale.dims()), text(wanted));
-  const Dims steps = strides(wanted);
-  for (size_t i = 0; i < at.size(); ++i) {
-    int64_t rest = static_cast<int64_t>(i), p = 0;
-    for (size_t k = 0; k < own.size(); ++k) {
-      const int64_t index = rest / own[k];
-      rest %= own[k];
-      p += (k == a ? index / block : index) * steps[k];
-    }
-    at[i] = p;
-  }
+  const int64_t inner = own[a], size = x.dims()[a];
+  for (int64_t i = 0, first = 0; i < x.numel(); first += wanted[a] * inner)
+    for (int64_t k = 0; k < size; ++k)
+      for (int64_t r = 0; r < inner; ++r)
+        at[static_cast<size_t>(i++)] = first + k / block * inner + r;
   return at;
 }
 
@@ -106,12 +101,26 @@ Outputs dequantize_linear(const Call& c) {
   const DType t = wanted == DType::undefined ? scale.dtype() : wanted;
   if (!is_float(t))
     return c.bad_attr("output_dtype", "{} is no floating point type", c.n.attrs.i("output_dtype"));
-  const View<double> in(x), s(scale);
-  std::vector<double> y(at.size());
-  for (size_t i = 0; i < y.size(); ++i) {
-    const double z = zero ? zero->at_f64(at[i]) : 0;
-    y[i] = (in[i] - z) * s[at[i]];
+  const View<double> s(scale);
+  std::vector<double> z(static_cast<size_t>(scale.numel()));
+  for (size_t i = 0; zero && i < z.size(); ++i) z[i] = zero->at_f64(static_cast<int64_t>(i));
+  const auto all = [&](const auto* in, auto* y) {
+    using To = std::remove_pointer_t<decltype(y)>;
+    for (size_t i = 0; i < at.size(); ++i)
+      y[i] =
+          static_cast<To>((static_cast<double>(in[i]) - z[static_cast<size_t>(at[i])]) * s[at[i]]);
+  };
+  if (t == DType::f32 && (x.dtype() == DType::u8 || x.dtype() == DType::i8)) {  // large weights
+    auto [y, bytes] = Tensor::unwritten(t, x.dims());
+    if (x.dtype() == DType::u8)
+      all(static_cast<const uint8_t*>(x.data()), reinterpret_cast<float*>(bytes));
+    else
+      all(static_cast<const int8_t*>(x.data()), reinterpret_cast<float*>(bytes));
+    return one(std::move(y));
   }
+  const View<double> in(x);
+  std::vector<double> y(at.size());
+  all(in.data(), y.data());
   return one(store(t, x.dims(), y));
 }
 

@@ -8,11 +8,13 @@
 #include <set>
 
 #include "engine/base/diagnostics.h"
+#include "engine/graph/made_constants.h"
 #include "engine/interpreter/interpreter.h"
 #include "engine/match/facts.h"
 #include "engine/rule/number_class.h"
 #include "engine/semantics/evaluate.h"
 #include "engine/semantics/infer.h"
+#include "engine/semantics/operator_kinds.h"
 
 namespace ferrule {
 
@@ -488,8 +490,39 @@ class Instantiation {
     return true;
   }
 
+  /// Weights as the model stores them become the floats that the model makes of them, once for all
+  /// plans that start from one graph.
+  bool fold_weights(const Node& n) {
+    std::string recipe = n.op.text();
+    for (const auto& [name, value] : n.attrs.items())
+      recipe += fmt::format(" {}={}", name, str(value));
+    std::vector<Tensor> sources;
+    for (ValueId v : n.inputs)
+      if (v) sources.push_back(*s().constant(v));
+    std::vector<const Tensor*> inputs;
+    for (ValueId v : n.inputs) inputs.push_back(v ? s().constant(v) : nullptr);
+    InterpreterOptions options;
+    options.ops = &ops_;
+    options.limits = &limits_;
+    const auto make = [&] {
+      auto result = interpret_node(s(), n, inputs, options);
+      return result && result->size() == 1 ? std::move((*result)[0]) : Tensor();
+    };
+    MadeConstants* shared = g_.made_constants();
+    Tensor floats = shared ? shared->get(recipe, sources, make) : make();
+    if (floats.dtype() == DType::undefined) return false;
+    s().set_constant(n.outputs[0], std::move(floats));
+    return true;
+  }
+  bool stored_weights(const Node& n) {
+    return dequantizes(n) && std::ranges::all_of(n.inputs, [&](ValueId v) {
+             return !v || (s().constant(v) && !folded_.contains(v));
+           });
+  }
+
   bool fold(const Node& n) {
     if (fold_large(n)) return true;
+    if (stored_weights(n)) return fold_weights(n);
     if (fold_in(n, true) || fold_in(n, false)) {
       for (ValueId v : n.outputs)
         if (!wide_type(s().value(v).type.dtype) || folded_[v].numel() <= 64) round_to_constant(v);

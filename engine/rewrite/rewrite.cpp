@@ -71,9 +71,10 @@ Status keeps_sizes(const Graph& g, const Match& m) {
   if (m.rule->numerics == "exact" || m.rule->numerics == "signed_zero") return {};
   for (ValueId v : m.outputs)
     if (v && made_of_sizes(g, v))
-      return error(Code::rewrite_declined, m.rule->id,
-                   fmt::format("D10: {} is computed from sizes, and a size may hang on its last bit",
-                               value_text(g, v)));
+      return error(
+          Code::rewrite_declined, m.rule->id,
+          fmt::format("D10: {} is computed from sizes, and a size may hang on its last bit",
+                      value_text(g, v)));
   return {};
 }
 

@@ -670,7 +670,7 @@ class RuleReader {
     if (t.fires && !t.declined_by.empty()) bad("a firing case is declined by nothing");
     if (!t.fires && !t.expect.empty()) bad("a holding case changes nothing");
     if (t.fires) return;
-    std::vector<std::string> known = {"structure", "D1", "D2", "D3", "D4",   "D5",
+    std::vector<std::string> known = {"structure", "D1", "D2", "D3", "D4",  "D5",
                                       "D6",        "D7", "D8", "D9", "D10", "types"};
     for (const Condition& c : rule_.where) known.push_back(c.id);
     for (const Condition& c : rule_.region.where) known.push_back(c.id);

@@ -81,8 +81,7 @@ std::optional<Proposal> edit(const Considered& c) {
   if (r.id == "D2")
     return say(Kind::edit, "remove that value from the outputs of the model", kOnlyResults);
   if (!r.hint.empty()) return say(Kind::edit, r.hint);
-  if (r.id == "D3" || r.id == "D7" || r.id == "D8" || r.id == "D9" ||
-      r.id == "D10")
+  if (r.id == "D3" || r.id == "D7" || r.id == "D8" || r.id == "D9" || r.id == "D10")
     return say(Kind::impossible, "nothing: the results would change");
   if (r.id == "D6") return say(Kind::edit, "give the attribute its default value");
   if (r.stage == Rejection::Stage::condition && r.id.ends_with(".target"))

@@ -202,8 +202,10 @@ class BlockProduct final : public Kernel {
     if (x.constant) x_ = x.constant->data();
   }
 
-  void weights(Packed packed, std::vector<Tensor> kept, std::vector<float> bias) {
-    packed_ = std::move(packed), kept_ = std::move(kept), bias_ = std::move(bias);
+  void weights(Packed packed, std::vector<Tensor> kept, std::vector<Packed> found,
+               std::vector<float> bias) {
+    packed_ = std::move(packed), kept_ = std::move(kept), found_ = std::move(found);
+    bias_ = std::move(bias);
   }
   int64_t scratch_bytes() const override { return copied_ ? rows_ * p_.x_row() * 4 : 0; }
   void bind(Binder& binder) override {
@@ -259,7 +261,8 @@ class BlockProduct final : public Kernel {
   int64_t rows_;
   bool copied_;
   Packed packed_;
-  std::vector<Tensor> kept_;  ///< scales and zero points, by whose addresses packed_ is shared
+  std::vector<Tensor> kept_;   ///< scales and zero points, by whose addresses packed_ is shared
+  std::vector<Packed> found_;  ///< ranges, kept for the next plan's kernel
   std::vector<float> bias_;
   const void* x_ = nullptr;
   void* y_ = nullptr;
@@ -301,8 +304,9 @@ class BlockTaker {
         return refuse("a bias of another form");
       for (int64_t c = 0; c < p.n; ++c) bias.push_back(static_cast<float>(values->at_f64(c)));
     }
-    const int base = numbers(q, p);
-    zeros(zero, block_shift(t) - base, p);
+    std::vector<Packed> found;
+    const int base = numbers(q, p, found);
+    zeros(zero, block_shift(t) - base, p, found);
     auto kernel = std::make_unique<BlockProduct>(call_, x, y, p, block_functions(p, isa));
     const std::string recipe =
         fmt::format("block_product:{}:{}:{}:{}:{}", p.block, q.row, scale.row,
@@ -311,7 +315,7 @@ class BlockTaker {
                                             [&](void* to) { fill(q, scale, zero, base, p, to); });
     std::vector<Tensor> kept{*scale.tensor};
     if (zero) kept.push_back(*zero->tensor);
-    kernel->weights(std::move(packed), std::move(kept), std::move(bias));
+    kernel->weights(std::move(packed), std::move(kept), std::move(found), std::move(bias));
     return kernel;
   }
 
@@ -328,30 +332,39 @@ class BlockTaker {
     return BlockMatrix{o.constant, l.dims[0], l.dims[1], l.strides[0], l.strides[1]};
   }
 
+  /// The smallest and the largest number (raw()), looked for once for all plans with this matrix.
+  std::pair<int, int> range(const BlockMatrix& m, std::vector<Packed>& found) const {
+    const auto look = [&](void* to) {
+      int low = 255, high = 0;
+      for (int64_t r = 0; r < m.rows; ++r)
+        for (int64_t c = 0; c < m.columns; ++c) {
+          const int v = m.raw(r, c);
+          low = std::min(low, v), high = std::max(high, v);
+        }
+      new (to) std::pair<int, int>(low, high);
+    };
+    found.push_back(context_.library.derive(*m.tensor, "block_product_range",
+                                            sizeof(std::pair<int, int>), look));
+    return *static_cast<const std::pair<int, int>*>(found.back().data);
+  }
+
   /// The number that the packed ones count from: that of the smallest one if they fit into 4 bits.
-  static int numbers(const BlockMatrix& q, BlockPacking& p) {
+  int numbers(const BlockMatrix& q, BlockPacking& p, std::vector<Packed>& found) const {
     if (size_bits(q.tensor->dtype()) == 4) return p.bits = 4, 0;
-    int low = 255, high = 0;
-    const auto* bytes = static_cast<const uint8_t*>(q.tensor->data());
-    const int sign = q.tensor->dtype() == DType::i8 ? 128 : 0;
-    for (int64_t i = 0; i < q.tensor->numel(); ++i) {
-      const int v = bytes[i] ^ sign;
-      low = std::min(low, v), high = std::max(high, v);
-    }
+    const auto [low, high] = range(q, found);
     p.bits = high - low < 16 ? 4 : 8;
     return p.bits == 4 ? low : 0;
   }
 
   /// Whether there is one zero point alone; `shift` is added to each.
-  static void zeros(const std::optional<BlockMatrix>& zero, int shift, BlockPacking& p) {
+  void zeros(const std::optional<BlockMatrix>& zero, int shift, BlockPacking& p,
+             std::vector<Packed>& found) const {
     p.one_zero = true;
     p.zero = static_cast<float>(shift);
     if (!zero) return;
-    const int first = zero->raw(0, 0) - block_shift(zero->tensor->dtype());
-    for (int64_t r = 0; r < zero->rows; ++r)
-      for (int64_t c = 0; c < zero->columns; ++c)
-        p.one_zero &= zero->raw(r, c) - block_shift(zero->tensor->dtype()) == first;
-    p.zero = static_cast<float>(first + shift);
+    const auto [low, high] = range(*zero, found);
+    p.one_zero = low == high;
+    p.zero = static_cast<float>(zero->raw(0, 0) - block_shift(zero->tensor->dtype()) + shift);
   }
 
   static void fill(const BlockMatrix& q, const BlockMatrix& scale,

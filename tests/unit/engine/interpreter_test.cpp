@@ -421,8 +421,8 @@ TEST_CASE("resize") {
   REQUIRE(none);
   CHECK((*none)[0].dims() == std::vector<int64_t>{0, 200000000});
   // A size is a product of f32, as inference has it.
-  const auto sized = run_op({"Resize"}, {f32({25}, std::vector<float>(25)), std::nullopt,
-                                         f32({1}, {8.0f / 25})});
+  const auto sized =
+      run_op({"Resize"}, {f32({25}, std::vector<float>(25)), std::nullopt, f32({1}, {8.0f / 25})});
   REQUIRE(sized);
   CHECK((*sized)[0].dims() == std::vector<int64_t>{8});
 }

@@ -236,10 +236,32 @@ TEST_CASE("a product without columns beside one that has some") {
 TEST_CASE("a size that a folded operand decides is known to what follows") {
   EngineOptions o;
   o.shapes["x"] = {25};
-  const Fused f = must(fuse(
-      graph("g (float[N] x) => (float[M] y) <float[1] eight = {8.0}> { s = Shape(x) "
-            "c = Cast<to=1>(s) d = Div(eight, c) r = Resize<mode=\"linear\">(x, , d) "
-            "y = Exp(r) }"),
-      knowledge(), o));
+  const Fused f =
+      must(fuse(graph("g (float[N] x) => (float[M] y) <float[1] eight = {8.0}> { s = Shape(x) "
+                      "c = Cast<to=1>(s) d = Div(eight, c) r = Resize<mode=\"linear\">(x, , d) "
+                      "y = Exp(r) }"),
+                knowledge(), o));
   CHECK(str(f.graph.value(f.graph.outputs()[0]).type) == "f32[8]");
+}
+
+TEST_CASE("weights that are stored with scales become floats once for the plans of all sizes") {
+  const Fused canonical = must(canonicalize(
+      graph("g (float[M,4] x) => (float[M,3] y) <uint8[4,3] q = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, "
+            "11, 12}, float[2,3] s = {0.5, -0.25, 1.0, 2.0, 0.125, 0.75}> { w = "
+            "DequantizeLinear<axis=0, block_size=2>(q, s) y = MatMul(x, w) }"),
+      knowledge(), {}));
+  const auto planned = [&](int64_t rows) {
+    EngineOptions o;
+    o.shapes["x"] = {rows, 4};
+    return must(fuse_shape(canonical, knowledge(), o));
+  };
+  const auto weights = [](const Fused& f) {
+    const Node& n = f.graph.node(f.graph.order()[0]);
+    const Tensor* t = f.graph.constant(n.inputs[1]);
+    return t && t->dtype() == DType::f32 ? t->address() : nullptr;
+  };
+  const Fused one = planned(40), other = planned(41);
+  CHECK(weights(one) != nullptr);
+  CHECK(weights(one) == weights(other));
+  CHECK(ops_of(planned(1).graph).starts_with("group.block_product"));  // reads them as they are
 }
