@@ -111,6 +111,17 @@ def short_types(report):
     half = folder / "half.onnx"
     onnx.save(narrow.narrow(onnx.load(str(net)), "f16"), str(half))
     said(report, "a model in f16", run("verify", half, "--shapes", "x:4x300"), OK, r"^(within tolerance|equal) +y")
+    # Computed in f16 between f32 inputs and outputs: the new model is judged by f64, too, and not by the type of its outputs.
+    rng = np.random.default_rng(7)
+    w = numpy_helper.from_array((rng.standard_normal((64, 48)) / 4).astype(np.float16), "W")
+    nodes = [helper.make_node("Cast", ["x"], ["h"], to=TensorProto.FLOAT16), helper.make_node("Sigmoid", ["h"], ["s"]),
+             helper.make_node("Mul", ["h", "s"], ["m"]), helper.make_node("MatMul", ["m", "W"], ["t"]),
+             helper.make_node("Cast", ["t"], ["y"], to=TensorProto.FLOAT)]
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [8, 64])],
+                              [helper.make_tensor_value_info("y", TensorProto.FLOAT, [8, 48])], [w])
+    island = folder / "island.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(island))
+    said(report, "fuse of an island of f16", run("fuse", island, "-o", folder / "island_fused.onnx"), OK, r"^within tolerance +y: error against f64 ")
 
 
 def like_weights(report):
