@@ -183,11 +183,10 @@ Tensor drawn_tensor(DType dtype, const std::vector<int64_t>& dims, Draw& draw,
   return t;
 }
 
-Tensor extreme_tensor(DType dtype, const std::vector<int64_t>& dims, Draw& draw) {
+Tensor extreme_tensor(DType dtype, const std::vector<int64_t>& dims, bool least, Draw& draw) {
   auto [t, bytes] = Tensor::allocate(dtype, dims);
   const auto size = static_cast<size_t>(size_bytes(dtype, 1));
   const IntLimits l = int_limits(dtype);
-  const bool least = draw.chance(50);
   for (int64_t i = 0; i < t.numel(); ++i) {
     const auto by = static_cast<uint64_t>(draw.below(3));
     const uint64_t v = least ? static_cast<uint64_t>(l.least) + by : l.greatest - by;
