@@ -11,6 +11,7 @@
 #include "engine/contract/accepts.h"
 #include "engine/graph/compare.h"
 #include "engine/interpreter/interpreter.h"
+#include "engine/onnx/index_inputs.h"
 #include "engine/proof/arbiter.h"
 #include "engine/proof/edit.h"
 #include "engine/proof/lengthen.h"
@@ -144,6 +145,7 @@ std::vector<Tensor> inputs_of(const Graph& g, const Round& round, bool sums, Dra
     return open.try_emplace(d.str(), to).first->second;
   };
   std::vector<Tensor> inputs;
+  const std::map<ValueId, Dim> places = index_inputs(g);
   const bool extreme = sums || (round.values == Magnitudes::limits && draw.chance(50));
   for (ValueId v : g.inputs()) {
     const Type& t = g.value(v).type;
@@ -151,6 +153,12 @@ std::vector<Tensor> inputs_of(const Graph& g, const Round& round, bool sums, Dra
     if (t.shape) std::ranges::transform(*t.shape, std::back_inserter(dims), size);
     if (is_counted(g) && only_measured(g, g.value(v))) {
       inputs.push_back(Tensor::allocate(t.dtype, dims).first);
+      continue;
+    }
+    // Places in another tensor: anything else is mostly none.
+    if (const auto at = places.find(v); at != places.end() && !longest_sequence(g, v) &&
+                                        is_int(t.dtype) && draw.chance(60)) {
+      inputs.push_back(drawn_places(t.dtype, dims, size(at->second), draw));
       continue;
     }
     const int64_t most = longest_sequence(g, v);

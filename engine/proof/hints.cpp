@@ -184,6 +184,7 @@ Hints hints_of(const Rule& rule, const std::vector<const Graph*>& cases, const S
 const std::vector<std::string>& words_of(std::string_view op, std::string_view attribute) {
   using Words = std::vector<std::string>;
   static const std::map<std::string, Words, std::less<>> all{
+      {"activations", {"Relu", "HardSigmoid", "Elu", "Softsign", "Tanh", "Sigmoid"}},
       {"approximate", {"none", "tanh"}},
       {"auto_pad", {"NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"}},
       {"BitShift.direction", {"LEFT", "RIGHT"}},

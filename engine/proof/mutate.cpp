@@ -40,6 +40,7 @@ class Mutator {
     operators();
     attributes();
     absent_lists();
+    absent_words();
     padding();
     spatial_axis();
     groups();
@@ -519,6 +520,27 @@ class Mutator {
             if (from >= dims->size()) continue;
             std::vector<int64_t> to(dims->begin() + static_cast<int64_t>(from), dims->end());
             for (int64_t& d : to) d += by;
+            add(fmt::format("{}.{} becomes {}", op_of(n), a.name, str(Attr(to))),
+                [=, key = a.name](Graph& g) { g.set_attr(n, key, to); });
+          }
+      }
+    }
+  }
+
+  /// Lists of words that no attribute says, of as many as may be wanted.
+  void absent_words() {
+    for (NodeId n : g_.order()) {
+      const OperatorSchema* schema = operator_schema(g_.node(n));
+      for (size_t k = 0; schema && k < schema->attributes.size(); ++k) {
+        const AttributeSchema& a = schema->attributes[k];
+        const std::vector<std::string>& words = words_of(op_of(n), a.name);
+        if (a.kind != AttributeSchema::Kind::texts || words.empty() ||
+            g_.node(n).attrs.find(a.name))
+          continue;
+        for (const size_t count : {1, 2, 3, 4, 6})
+          for (const size_t apart : {0, 1}) {
+            std::vector<std::string> to;
+            for (size_t i = 0; i < count; ++i) to.push_back(words[i * apart % words.size()]);
             add(fmt::format("{}.{} becomes {}", op_of(n), a.name, str(Attr(to))),
                 [=, key = a.name](Graph& g) { g.set_attr(n, key, to); });
           }

@@ -195,6 +195,13 @@ Tensor extreme_tensor(DType dtype, const std::vector<int64_t>& dims, bool least,
   return t;
 }
 
+Tensor drawn_places(DType dtype, const std::vector<int64_t>& dims, int64_t size, Draw& draw) {
+  std::vector<int64_t> all(count(dims));
+  const int64_t least = draw.chance(50) && !is_unsigned_int(dtype) ? -size : 0;
+  for (int64_t& x : all) x = draw.between(least, std::max<int64_t>(size - 1, least));
+  return Tensor::of_ints(dtype, dims, all);
+}
+
 Tensor drawn_lengths(DType dtype, const std::vector<int64_t>& dims, int64_t most, Draw& draw) {
   std::vector<int64_t> all(count(dims));
   for (int64_t& x : all) x = draw.between(int64_t{1}, std::max<int64_t>(most, 1));
