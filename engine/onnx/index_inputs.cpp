@@ -33,6 +33,7 @@ std::vector<Dim> bounds(const Graph& g, const Node& n, size_t slot) {
     return {data.begin() + static_cast<long>(first),
             data.begin() + static_cast<long>(first + count)};
   }
+  if (slot == 1 && n.op == "MaxUnpool") return {product(shape(0))};
   if (slot == 0 && n.op == "OneHot")
     if (const Tensor* depth = g.constant(n.inputs.size() > 1 ? n.inputs[1] : ValueId{}))
       return {Dim(depth->at_i64(0))};

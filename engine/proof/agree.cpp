@@ -11,8 +11,10 @@
 #include "engine/contract/accepts.h"
 #include "engine/graph/compare.h"
 #include "engine/interpreter/interpreter.h"
+#include "engine/onnx/index_inputs.h"
 #include "engine/proof/arbiter.h"
 #include "engine/proof/edit.h"
+#include "engine/proof/lengthen.h"
 #include "engine/proof/node_draw.h"
 #include "engine/proof/trial.h"
 #include "engine/proof/values.h"
@@ -54,9 +56,16 @@ constexpr std::array<Round, 8> kApproximateRounds{{{Magnitudes::small, Sizes::pr
                                                    {Magnitudes::few, Sizes::two},
                                                    {Magnitudes::limits, Sizes::one},
                                                    {Magnitudes::scaled, Sizes::primes}}};
-std::span<const Round> rounds_of(Numerics claim) {
+/// Of a long axis: sums of what is as large as it can be, places and counts.
+constexpr std::array<Round, 4> kLongRounds{{{Magnitudes::limits, Sizes::primes},
+                                            {Magnitudes::small, Sizes::primes},
+                                            {Magnitudes::limits, Sizes::one},
+                                            {Magnitudes::few, Sizes::one}}};
+std::span<const Round> rounds_of(Numerics claim, const Graph& g) {
   if (claim == Numerics::reduced) return kReducedRounds;
   if (claim == Numerics::approximate) return kApproximateRounds;
+  if (is_counted(g)) return std::span(kLongRounds).first(1);
+  if (has_long_axis(g)) return kLongRounds;
   return kRounds;
 }
 
@@ -113,14 +122,6 @@ int64_t longest_sequence(const Graph& g, ValueId v) {
   return 0;
 }
 
-bool has_long_axis(const Graph& g) {
-  constexpr int64_t kLong = 2500;
-  return std::ranges::any_of(g.inputs(), [&](ValueId v) {
-    const auto& s = g.value(v).type.shape;
-    return s && std::ranges::any_of(*s, [](const Dim& d) { return d.value_or(0) > kLong; });
-  });
-}
-
 /// The tensor again, and its bytes to change.
 std::pair<Tensor, void*> copied(const Tensor& t) {
   auto [out, bytes] = Tensor::allocate(t.dtype(), t.dims());
@@ -128,8 +129,9 @@ std::pair<Tensor, void*> copied(const Tensor& t) {
   return {std::move(out), bytes};
 }
 
-/// Inputs for one round; every symbol has one value in all of them.
-std::vector<Tensor> inputs_of(const Graph& g, const Round& round, Draw& draw) {
+/// Inputs for one round; every symbol has one value in all of them. `sums`: integers are as large
+/// as they can be.
+std::vector<Tensor> inputs_of(const Graph& g, const Round& round, bool sums, Draw& draw) {
   constexpr int64_t kLong = 30000;
   constexpr std::array<int64_t, 4> kPrimes{3, 5, 2, 7};
   std::map<std::string, int64_t> open;
@@ -143,15 +145,26 @@ std::vector<Tensor> inputs_of(const Graph& g, const Round& round, Draw& draw) {
     return open.try_emplace(d.str(), to).first->second;
   };
   std::vector<Tensor> inputs;
-  const bool extreme = round.values == Magnitudes::limits && draw.chance(50);
+  const std::map<ValueId, Dim> places = index_inputs(g);
+  const bool extreme = sums || (round.values == Magnitudes::limits && draw.chance(50));
   for (ValueId v : g.inputs()) {
     const Type& t = g.value(v).type;
     std::vector<int64_t> dims;
     if (t.shape) std::ranges::transform(*t.shape, std::back_inserter(dims), size);
+    if (is_counted(g) && only_measured(g, g.value(v))) {
+      inputs.push_back(Tensor::allocate(t.dtype, dims).first);
+      continue;
+    }
+    // Places in another tensor: anything else is mostly none.
+    if (const auto at = places.find(v); at != places.end() && !longest_sequence(g, v) &&
+                                        is_int(t.dtype) && draw.chance(60)) {
+      inputs.push_back(drawn_places(t.dtype, dims, size(at->second), draw));
+      continue;
+    }
     const int64_t most = longest_sequence(g, v);
     inputs.push_back(most ? drawn_lengths(t.dtype, dims, most, draw)
                      : extreme && is_int(t.dtype) && size_bits(t.dtype) % 8 == 0
-                         ? extreme_tensor(t.dtype, dims, draw)
+                         ? extreme_tensor(t.dtype, dims, !sums && draw.chance(50), draw)
                          : drawn_tensor(t.dtype, dims, draw, round.values));
     // Where something stands in a long tensor may be more than a short type holds.
     if (inputs.back().numel() > kLong && is_native(t.dtype) && draw.chance(50)) {
@@ -277,8 +290,8 @@ class Comparison {
     auto bounded = [&](Limits& limits, int64_t bytes) {
       limits.memory_bytes = limits.memory_bytes > 0 ? std::min(limits.memory_bytes, bytes) : bytes;
     };
-    bounded(limits_, 1 << 24);
-    bounded(small_, has_long_axis(before) ? 1 << 22 : 1 << 17);
+    bounded(limits_, is_counted(before) ? 1 << 28 : 1 << 24);
+    bounded(small_, is_counted(before) ? 1 << 28 : has_long_axis(before) ? 1 << 22 : 1 << 17);
     open_ = pools_padding(before, *ctx.ops);
     sizes_open_ = std::ranges::any_of(before.order(), [&](NodeId n) {
       const auto* x = pooled(before, before.node(n), *ctx.ops);
@@ -298,6 +311,8 @@ class Comparison {
     if (!differs(*want, *got, Asked::bits, text)) return Numerics::exact;
     if (!differs(*want, *got, Asked::numbers, text)) return Numerics::signed_zero;
     if (loose && !differs(*want, *got, Asked::models, text)) return claim_;
+    if (claim_ < Numerics::reassociating && is_counted(before_))
+      return wrong(text, text);  // which no arbiter has the time for
     const std::string why =
         unexplained({&before_, &after_, &inputs, &*want, &*got, claim_ == Numerics::approximate},
                     *ctx_.ops, limits_);
@@ -390,14 +405,17 @@ Agreement agreement(const Graph& before, const Graph& after, Numerics claim,
     for (ValueId v : g->values())
       if (const DType t = g->value(v).type.dtype; is_float(t)) used.insert(t);
   const std::vector<DType> floats(used.begin(), used.end());
-  std::vector<Round> rounds(rounds_of(claim).begin(), rounds_of(claim).end());
+  const std::span<const Round> asked = rounds_of(claim, before);
+  std::vector<Round> rounds(asked.begin(), asked.end());
   const size_t tied = rounds.size();
-  if (!reduced && !floats.empty()) rounds.push_back({Magnitudes::small, Sizes::primes});
+  const bool is_long = claim < Numerics::approximate && has_long_axis(before);
+  if (!reduced && !floats.empty() && !is_long) rounds.push_back({Magnitudes::small, Sizes::primes});
   for (size_t k = 0; k < rounds.size(); ++k) {
     const Round& round = rounds[k];
-    std::vector<Tensor> inputs = inputs_of(before, round, draw);
+    const bool sums = is_long && k == 0;
+    std::vector<Tensor> inputs = inputs_of(before, round, sums, draw);
     if (k == tied && !draw_near_ties(floats, inputs, draw)) break;
-    if (round.values == Magnitudes::few || round.values == Magnitudes::limits)
+    if (!sums && (round.values == Magnitudes::few || round.values == Magnitudes::limits))
       draw_beside_constants(before, inputs, beside);
     if (reduced)
       for (Tensor& t : inputs) t = shortened(t, shortest);

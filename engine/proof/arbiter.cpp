@@ -228,8 +228,13 @@ double longest_sum(const Graph& g, const Values& values, const Semantics& ops) {
     const Node& n = g.node(id);
     if (ops.find(n) || n.inputs.size() < 2 || !n.inputs[1] || !values[n.inputs[1].index]) continue;
     const Tensor& t = *values[n.inputs[1].index];
-    if (is_float(t.dtype()) && t.rank() > 1 && t.numel() > 0)
+    if (!is_float(t.dtype()) || t.rank() == 0 || t.numel() == 0) continue;
+    const Tensor* x =
+        n.inputs[0] && values[n.inputs[0].index] ? &*values[n.inputs[0].index] : nullptr;
+    if (t.rank() > 1)
       most = std::max(most, static_cast<double>(t.numel() / *std::ranges::min_element(t.dims())));
+    else if (x && x->rank() > 0 && x->dims().back() == t.numel())  // a vector that is multiplied
+      most = std::max(most, static_cast<double>(t.numel()));
   }
   return most;
 }

@@ -320,7 +320,7 @@ void put_readers(Graph& g, const Hints& hints, const Semantics& ops, Proposer& p
 
 /// A size becomes another wherever it stands in inputs and constants (-1: every size that is open),
 /// with `multiples` those that hold it as a factor, too, and with `lists` where lists of integers
-/// name one.
+/// and attributes name one.
 void rescale(Graph& g, int64_t from, int64_t to, bool multiples, bool lists) {
   auto changed = [&](int64_t d) {
     return d == from ? to : multiples && from > 1 && d > 0 && d % from == 0 ? d / from * to : d;
@@ -343,6 +343,19 @@ void rescale(Graph& g, int64_t from, int64_t to, bool multiples, bool lists) {
       g.set_constant(v, filled(t->dtype(), dims, t->to_f64()));
   }
   if (!lists) return;
+  for (NodeId n : g.order()) {
+    const Attrs attrs = g.node(n).attrs;
+    for (const auto& [key, value] : attrs.items())
+      if (const auto* i = std::get_if<int64_t>(&value);
+          i && from > 1 && *i == from && key != "to" &&
+          numbers_of(g.node(n).op.text(), key).empty())
+        g.set_attr(n, key, to);
+      else if (auto* all = std::get_if<std::vector<int64_t>>(&value); all && from > 1) {
+        std::vector<int64_t> list = *all;
+        std::ranges::replace(list, from, to);
+        g.set_attr(n, key, std::move(list));
+      }
+  }
   for (ValueId v : g.constants()) {
     const Tensor* t = g.constant(v);
     if (t->rank() != 1 || (t->dtype() != DType::i64 && t->dtype() != DType::i32)) continue;

@@ -125,8 +125,15 @@ const std::vector<T>& of_attribute(const std::map<std::string, std::vector<T>, s
   return it == all.end() ? none : it->second;
 }
 
-/// Whether it makes numbers of another type.
-bool rounds(const PatternExpr& e) { return contains(e.ops, "Cast") || contains(e.ops, "CastLike"); }
+/// Whether it makes numbers of another type: sums, counts and places may not fit it.
+bool makes_another_type(const PatternExpr& e) {
+  return std::ranges::any_of(e.ops, [](const std::string& op) {
+    const OperatorSchema* s = operator_schema("", op);
+    if (!s || s->inputs.empty() || s->outputs.empty()) return false;
+    const OperandSchema& y = s->outputs[0];
+    return y.types != std::vector{DType::boolean} && y.variable != s->inputs[0].variable;
+  });
+}
 
 /// The largest number that may say how many bytes a tensor has.
 constexpr double kBytes = 8.0 * kMostElements;
@@ -151,24 +158,23 @@ Hints hints_of(const Rule& rule, const std::vector<const Graph*>& cases, const S
           if (d > 2100 && by) out.longest_sizes.push_back(n / bytes + by);
       }
   std::erase_if(out.longest_sizes, [](int64_t n) { return n > kMostElements; });
-  bool converts = false;
   for (const PatternLine& l : rule.match.lines)
     each_expr(*l.expr, [&](const PatternExpr& e) {
       collect.pattern(e);
-      converts |= rounds(e);
+      out.converts |= makes_another_type(e);
     });
   const auto [open, modes] = std::pair(out.open_attributes, out.modes);
   for (const PatternLine& l : rule.rewrite.lines)
     each_expr(*l.expr, [&](const PatternExpr& e) {
       collect.pattern(e);
-      converts |= rounds(e);
+      out.converts |= makes_another_type(e);
     });
   // A size, a count or a place that an integer of 8 or 16 bits, bf16 or f16 does not hold; sums of
   // integers that f32 does not; sums of 16-bit integers and of products of 8-bit ones (either sign)
-  // that an integer of 32 bits does not.
-  if (converts) {
-    out.long_sizes.insert(out.long_sizes.end(), {130, 260, 2195});
-    out.longest_sizes.insert(out.longest_sizes.end(), {33100, 65800, 132000});
+  // that an integer of 32 bits does not; numbers of which nothing is left in 8 or 16 bits.
+  if (out.converts) {
+    out.long_sizes.insert(out.long_sizes.end(), {130, 256, 260, 2195});
+    out.longest_sizes.insert(out.longest_sizes.end(), {33100, 65536, 65800, 132000});
   }
   out.open_attributes = open, out.modes = modes;
   for (const Graph* g : cases) collect.graph(*g);
@@ -178,6 +184,7 @@ Hints hints_of(const Rule& rule, const std::vector<const Graph*>& cases, const S
 const std::vector<std::string>& words_of(std::string_view op, std::string_view attribute) {
   using Words = std::vector<std::string>;
   static const std::map<std::string, Words, std::less<>> all{
+      {"activations", {"Relu", "HardSigmoid", "Elu", "Softsign", "Tanh", "Sigmoid"}},
       {"approximate", {"none", "tanh"}},
       {"auto_pad", {"NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"}},
       {"BitShift.direction", {"LEFT", "RIGHT"}},

@@ -19,6 +19,7 @@ struct Hints {
   std::vector<int64_t> sizes;          ///< about those of the numbers that may bound one
   std::vector<int64_t> long_sizes;     ///< that not all element types of the pattern hold
   std::vector<int64_t> longest_sizes;  ///< so long that a graph has room for one alone
+  bool converts = false;               ///< an operator makes numbers of another type than it reads
   std::vector<std::vector<int64_t>> lists;
   std::vector<std::string> operators;  ///< named by conditions: producers and readers
   std::set<std::string, std::less<>>

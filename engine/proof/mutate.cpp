@@ -39,9 +39,13 @@ class Mutator {
     of_operator_ = true;
     operators();
     attributes();
+    absent_lists();
+    absent_words();
     padding();
     spatial_axis();
     groups();
+    directions();
+    blocks();
     further_operands();
     absent_operands();
     operators_between();
@@ -52,6 +56,7 @@ class Mutator {
     ranks();
     constants();
     shared_constants();
+    ends_of_type();
     numbers_of_others();
     backwards();
     operands();
@@ -383,6 +388,28 @@ class Mutator {
     }
   }
 
+  /// Starts, ends and steps that stand for "as far as it goes", one list or two at once: what is
+  /// computed of them wraps around.
+  void ends_of_type() {
+    std::vector<ValueId> lists;
+    for (ValueId v : tensors())
+      if (const Tensor& t = *g_.constant(v); t.rank() <= 1 && t.numel() > 0 && t.numel() <= 16 &&
+                                             (t.dtype() == DType::i64 || t.dtype() == DType::i32))
+        lists.push_back(v);
+    for (size_t a = 0; a < lists.size(); ++a)
+      for (size_t b = a; b < lists.size(); ++b)
+        for (const bool least : {false, true})
+          add(fmt::format("{} and {} become the {} numbers of their types", name(lists[a]),
+                          name(lists[b]), least ? "least" : "greatest"),
+              [=, v = lists[a], w = lists[b]](Graph& g) {
+                for (ValueId list : {v, w}) {
+                  const Tensor& t = *g.constant(list);
+                  const double most = largest(t.dtype()) + 1;  // saturates
+                  g.set_constant(list, filled(t.dtype(), t.dims(), {least ? -most : most}));
+                }
+              });
+  }
+
   /// All short lists of integers at once: starts, ends and steps that go backwards.
   void backwards() {
     add("all lists of integers count from the other end", [](Graph& g) {
@@ -477,6 +504,50 @@ class Mutator {
       }
   }
 
+  /// Lists that no attribute says, as the sizes of what the node makes, or beside those.
+  void absent_lists() {
+    for (NodeId n : g_.order()) {
+      const OperatorSchema* schema = operator_schema(g_.node(n));
+      const ValueId y = g_.output(n);
+      const auto dims =
+          y && g_.value(y).type.shape ? constant_shape(*g_.value(y).type.shape) : std::nullopt;
+      if (!schema || !dims || dims->empty()) continue;
+      for (const AttributeSchema& a : schema->attributes) {
+        if (a.kind != AttributeSchema::Kind::integers || !g_.node(n).attrs.ints(a.name).empty())
+          continue;
+        for (const size_t from : {size_t{0}, size_t{2}})
+          for (const int64_t by : {0, -1, 1}) {
+            if (from >= dims->size()) continue;
+            std::vector<int64_t> to(dims->begin() + static_cast<int64_t>(from), dims->end());
+            for (int64_t& d : to) d += by;
+            add(fmt::format("{}.{} becomes {}", op_of(n), a.name, str(Attr(to))),
+                [=, key = a.name](Graph& g) { g.set_attr(n, key, to); });
+          }
+      }
+    }
+  }
+
+  /// Lists of words that no attribute says, of as many as may be wanted.
+  void absent_words() {
+    for (NodeId n : g_.order()) {
+      const OperatorSchema* schema = operator_schema(g_.node(n));
+      for (size_t k = 0; schema && k < schema->attributes.size(); ++k) {
+        const AttributeSchema& a = schema->attributes[k];
+        const std::vector<std::string>& words = words_of(op_of(n), a.name);
+        if (a.kind != AttributeSchema::Kind::texts || words.empty() ||
+            g_.node(n).attrs.find(a.name))
+          continue;
+        for (const size_t count : {1, 2, 3, 4, 6})
+          for (const size_t apart : {0, 1}) {
+            std::vector<std::string> to;
+            for (size_t i = 0; i < count; ++i) to.push_back(words[i * apart % words.size()]);
+            add(fmt::format("{}.{} becomes {}", op_of(n), a.name, str(Attr(to))),
+                [=, key = a.name](Graph& g) { g.set_attr(n, key, to); });
+          }
+      }
+    }
+  }
+
   /// Padding in front of an axis, or on both sides, and strides over it: the sizes stay as they
   /// are where there was one element, which the window then does not see.
   void padding() {
@@ -505,34 +576,42 @@ class Mutator {
     }
   }
 
-  /// One more spatial axis of every image and every window.
+  /// One more spatial axis of every image and every window, also with more padding in one place:
+  /// which pads belong to one axis depends on how many there are.
   void spatial_axis() {
     if (std::ranges::none_of(
             g_.order(), [&](NodeId n) { return !g_.node(n).attrs.ints("kernel_shape").empty(); }))
       return;
-    add("every window has one more axis", [](Graph& g) {
-      for (ValueId v : g.inputs()) {
-        Type t = g.value(v).type;
-        if (!t.shape || t.shape->size() < 3) continue;
-        t.shape->emplace_back(4);
-        g.set_type(v, std::move(t));
+    add("every window has one more axis", [](Graph& g) { more_axes(g, {}); });
+    size_t pads = 0;
+    for (NodeId n : g_.order()) pads = std::max(pads, g_.node(n).attrs.ints("pads").size());
+    for (size_t k = 0; k < pads + 2 && pads > 0; ++k)
+      add(fmt::format("every window has one more axis, and more padding at {}", k),
+          [=](Graph& g) { more_axes(g, k); });
+  }
+  static void more_axes(Graph& g, std::optional<size_t> padded) {
+    for (ValueId v : g.inputs()) {
+      Type t = g.value(v).type;
+      if (!t.shape || t.shape->size() < 3) continue;
+      t.shape->emplace_back(4);
+      g.set_type(v, std::move(t));
+    }
+    for (ValueId v : g.constants())
+      if (const Tensor& t = *g.constant(v); t.rank() > 2) {
+        std::vector<int64_t> dims = t.dims();
+        dims.push_back(dims.back() == 1 ? 1 : 2);
+        g.set_constant(v, repeated(t, dims));
       }
-      for (ValueId v : g.constants())
-        if (const Tensor& t = *g.constant(v); t.rank() > 2) {
-          std::vector<int64_t> dims = t.dims();
-          dims.push_back(dims.back() == 1 ? 1 : 2);
-          g.set_constant(v, repeated(t, dims));
+    for (NodeId n : g.order())
+      for (const char* key : {"kernel_shape", "strides", "dilations", "pads"})
+        if (std::vector<int64_t> list = g.node(n).attrs.ints(key); !list.empty()) {
+          const bool pads = std::string_view(key) == "pads";
+          const bool window = std::string_view(key) == "kernel_shape";
+          if (pads) list.insert(list.begin() + std::ssize(list) / 2, 1);
+          list.push_back(pads ? 0 : window && list.back() > 1 ? 2 : 1);
+          if (pads && padded && *padded < list.size()) ++list[*padded];
+          g.set_attr(n, key, std::move(list));
         }
-      for (NodeId n : g.order())
-        for (const char* key : {"kernel_shape", "strides", "dilations", "pads"})
-          if (std::vector<int64_t> list = g.node(n).attrs.ints(key); !list.empty()) {
-            const bool pads = std::string_view(key) == "pads";
-            const bool window = std::string_view(key) == "kernel_shape";
-            if (pads) list.insert(list.begin() + std::ssize(list) / 2, 1);
-            list.push_back(pads ? 0 : window && list.back() > 1 ? 2 : 1);
-            g.set_attr(n, key, std::move(list));
-          }
-    });
   }
 
   static void set_dims(Graph& g, ValueId v, const std::vector<int64_t>& dims) {
@@ -648,6 +727,59 @@ class Mutator {
             group(g, n, to);
           }
         });
+    }
+  }
+
+  /// Both directions instead of one: what holds weights and states has two of everything then.
+  void directions() {
+    const std::string both = "bidirectional";
+    for (NodeId n : g_.order()) {
+      const OperatorSchema* schema = operator_schema(g_.node(n));
+      const std::string now = g_.node(n).attrs.s("direction", "forward");
+      if (!schema || now == both || !contains(words_of(op_of(n), "direction"), both) ||
+          std::ranges::find(schema->attributes, "direction", &AttributeSchema::name) ==
+              schema->attributes.end())
+        continue;
+      add(fmt::format("{} has both directions", op_of(n)), [=](Graph& g) {
+        std::set<ValueId> done;
+        for (size_t k = 1; k < g.node(n).inputs.size(); ++k) {
+          const ValueId v = g.input(n, k);
+          if (!v || g.value(v).producer || !g.value(v).type.shape || !done.insert(v).second)
+            continue;
+          auto dims = constant_shape(*g.value(v).type.shape);
+          if (!dims || dims->size() < 2 || dims->front() != 1) continue;
+          dims->front() = 2;
+          set_dims(g, v, *dims);
+        }
+        g.set_attr(n, "direction", both);
+      });
+    }
+  }
+
+  /// A number for each block of an axis instead of one for all, or for each place along it.
+  void blocks() {
+    for (NodeId n : g_.order()) {
+      const OperatorSchema* schema = operator_schema(g_.node(n));
+      const ValueId x = g_.input(n, 0);
+      const auto dims =
+          x && g_.value(x).type.shape ? constant_shape(*g_.value(x).type.shape) : std::nullopt;
+      if (!schema || !dims ||
+          std::ranges::find(schema->attributes, "block_size", &AttributeSchema::name) ==
+              schema->attributes.end())
+        continue;
+      for (size_t axis = 0; axis < dims->size() && axis < 4; ++axis)
+        for (const int64_t size : {2, 3}) {
+          std::vector<int64_t> blocks = *dims;
+          blocks[axis] = (blocks[axis] + size - 1) / size;
+          add(fmt::format("{} has blocks of {} along axis {}", op_of(n), size, axis),
+              [=](Graph& g) {
+                for (size_t k = 1; k < g.node(n).inputs.size(); ++k)
+                  if (const ValueId v = g.input(n, k); v && !g.value(v).producer)
+                    set_dims(g, v, blocks);
+                g.set_attr(n, "axis", static_cast<int64_t>(axis));
+                g.set_attr(n, "block_size", size);
+              });
+        }
     }
   }
 

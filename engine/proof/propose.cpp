@@ -38,6 +38,7 @@ void Proposer::aim(const std::vector<int64_t>& numbers) {
 
 int64_t Proposer::another_size() {
   if (!aimed_sizes_.empty() && draw_.chance(40)) return draw_.of(aimed_sizes_);
+  if (!hints_.longest_sizes.empty() && draw_.chance(2)) return draw_.of(hints_.longest_sizes);
   return draw_.between(int64_t{1}, int64_t{11});
 }
 
@@ -448,7 +449,8 @@ std::optional<Attr> Proposer::attribute(std::string_view op, const AttributeSche
   auto small_list = [&](size_t n) {
     std::vector<int64_t> out(n);
     const int64_t most = draw_.chance(50) ? 1 : 2, least = draw_.chance(50);
-    for (int64_t& x : out) x = draw_.between(least, std::max(least, most));
+    const bool sizes = draw_.chance(8);
+    for (int64_t& x : out) x = sizes ? another_size() : draw_.between(least, std::max(least, most));
     return out;
   };
   switch (a.kind) {

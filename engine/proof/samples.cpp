@@ -5,9 +5,11 @@
 #include <random>
 
 #include "engine/base/diagnostics.h"
+#include "engine/proof/agree.h"
 #include "engine/proof/cpu_clock.h"
 #include "engine/proof/edit.h"
 #include "engine/proof/goals.h"
+#include "engine/proof/lengthen.h"
 #include "engine/proof/node_draw.h"
 
 namespace ferrule {
@@ -41,11 +43,7 @@ bool too_large(const Graph& g, const Value& v) {
   double rows = 1;
   for (size_t k = 0; v.type.shape && k < v.type.shape->size(); ++k)
     rows *= static_cast<double>(std::max<int64_t>((*v.type.shape)[k].value_or(1), 1));
-  auto measured = [&](const Use& u) {
-    const std::vector<ValueId>& out = g.node(u.node).outputs;
-    return !out.empty() && out[0] && g.value(out[0]).contents.has_value();
-  };
-  return rows > kMost && !std::ranges::all_of(v.uses, measured);
+  return rows > kMost && !only_measured(g, v);
 }
 
 bool typed(const Graph& g) {
@@ -59,6 +57,22 @@ std::unique_ptr<Graph> changed(const Graph& g, std::initializer_list<const Mutat
   auto out = g.clone();
   for (const Mutation* m : how) m->apply(*out);
   return out;
+}
+
+/// Whether all results of a graph with kCounted elements are short, and what is read of those takes
+/// little time: 8-bit numbers, or how many they are.
+bool counts(const Graph& g) {
+  const auto is_short = [&](ValueId v) {
+    const auto dims = g.value(v).type.shape ? constant_shape(*g.value(v).type.shape) : std::nullopt;
+    return dims && std::ranges::none_of(*dims, [](int64_t d) { return d > kMostElements; });
+  };
+  const auto takes_little = [&](ValueId v) {
+    const DType t = g.value(v).type.dtype;
+    return is_short(v) || (t != DType::string && only_measured(g, g.value(v))) ||
+           (is_int(t) && size_bits(t) == 8);
+  };
+  return well_typed(g) && std::ranges::all_of(g.outputs(), is_short) &&
+         std::ranges::all_of(g.inputs(), takes_little);
 }
 
 /// Whether an input has no elements: what computes nothing is right.
@@ -178,6 +192,7 @@ void Samples::cases() {
   std::vector<const Graph*> graphs;
   for (const Sample& s : all_) graphs.push_back(s.graph.get());
   hints_ = hints_of(rule_, graphs, *ctx_.ops);
+  lengthen();
   for (size_t i = 0; i < cases_; ++i)
     for (const Mutation& m : mutations(*all_[i].graph, scope_)) {
       if (!in_time()) return;
@@ -192,6 +207,44 @@ void Samples::cases() {
         if (m.of_operator) add(text + ": " + m.text, changed(*square, {&m}));
       }
     }
+}
+
+/// The cases with one long axis. Whether a sum or a count fits its type shows there alone, and
+/// seldom by chance.
+void Samples::lengthen() {
+  std::set<int64_t> lengths(hints_.long_sizes.begin(), hints_.long_sizes.end());
+  lengths.insert(hints_.longest_sizes.begin(), hints_.longest_sizes.end());
+  for (size_t i = 0; i < cases_; ++i) {
+    if (!all_[i].valid) continue;
+    const std::string text = all_[i].text + " with an axis of ";
+    std::set<uint64_t> seen;
+    for (const int64_t to : lengths)
+      for (auto& g : lengthened(*all_[i].graph, to, kMostElements)) {
+        if (!in_time()) return;
+        if (!infer_again(*ctx_.ops, *g) || !typed(*g) || !seen.insert(kind_of_instance(*g)).second)
+          continue;
+        if (fires_or_nearly(*g)) add(fmt::format("{}{}", text, to), std::move(g));
+      }
+  }
+  // Where rounding is allowed the arbiter decides, which takes its time.
+  const bool counted = hints_.converts && numerics_of(rule_) < Numerics::reassociating;
+  for (size_t i = 0; i < cases_ && counted; ++i)
+    for (auto& g : lengthened(*all_[i].graph, kCounted, kCounted)) {
+      if (!in_time()) return;
+      if (!infer_again(*ctx_.ops, *g) || !counts(*g) ||
+          !attempt_rule(rule_, *g, ctx_.target, ctx_).fired)
+        continue;
+      all_.push_back(
+          {fmt::format("{} with an axis of {}", all_[i].text, kCounted), std::move(g), true});
+      ++counts_.graphs, ++counts_.valid;
+      return;
+    }
+}
+
+/// Whether the rule fires, or a condition alone declines.
+bool Samples::fires_or_nearly(const Graph& g) const {
+  const Trial t = attempt_rule(rule_, g, ctx_.target, ctx_);
+  return t.fired || !t.broken.empty() || t.nearest.stage == Rejection::Stage::condition;
 }
 
 void Samples::edited(const RuleTest& t, const std::string& where) {

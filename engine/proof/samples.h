@@ -45,6 +45,8 @@ class Samples {
  private:
   void scope(const PatternExpr& e);
   void edited(const RuleTest& t, const std::string& where);
+  void lengthen();
+  bool fires_or_nearly(const Graph& g) const;
   void add(std::string text, std::unique_ptr<Graph> g);
   std::unique_ptr<Graph> bared(const Graph& g) const;
   std::vector<std::unique_ptr<Graph>> squared(const Graph& g) const;

@@ -183,17 +183,23 @@ Tensor drawn_tensor(DType dtype, const std::vector<int64_t>& dims, Draw& draw,
   return t;
 }
 
-Tensor extreme_tensor(DType dtype, const std::vector<int64_t>& dims, Draw& draw) {
+Tensor extreme_tensor(DType dtype, const std::vector<int64_t>& dims, bool least, Draw& draw) {
   auto [t, bytes] = Tensor::allocate(dtype, dims);
   const auto size = static_cast<size_t>(size_bytes(dtype, 1));
   const IntLimits l = int_limits(dtype);
-  const bool least = draw.chance(50);
   for (int64_t i = 0; i < t.numel(); ++i) {
     const auto by = static_cast<uint64_t>(draw.below(3));
     const uint64_t v = least ? static_cast<uint64_t>(l.least) + by : l.greatest - by;
     std::memcpy(static_cast<char*>(bytes) + static_cast<size_t>(i) * size, &v, size);
   }
   return t;
+}
+
+Tensor drawn_places(DType dtype, const std::vector<int64_t>& dims, int64_t size, Draw& draw) {
+  std::vector<int64_t> all(count(dims));
+  const int64_t least = draw.chance(50) && !is_unsigned_int(dtype) ? -size : 0;
+  for (int64_t& x : all) x = draw.between(least, std::max<int64_t>(size - 1, least));
+  return Tensor::of_ints(dtype, dims, all);
 }
 
 Tensor drawn_lengths(DType dtype, const std::vector<int64_t>& dims, int64_t most, Draw& draw) {

@@ -24,7 +24,10 @@ Tensor drawn_tensor(DType dtype, const std::vector<int64_t>& dims, Draw& draw,
 
 /// Integers, all of them next to the greatest or all next to the least of their type: sums of their
 /// products are as large as they get.
-Tensor extreme_tensor(DType dtype, const std::vector<int64_t>& dims, Draw& draw);
+Tensor extreme_tensor(DType dtype, const std::vector<int64_t>& dims, bool least, Draw& draw);
+
+/// Places along an axis of so many, often counted from its end, too.
+Tensor drawn_places(DType dtype, const std::vector<int64_t>& dims, int64_t size, Draw& draw);
 
 /// Lengths of sequences that have up to `most` elements, one at least.
 Tensor drawn_lengths(DType dtype, const std::vector<int64_t>& dims, int64_t most, Draw& draw);

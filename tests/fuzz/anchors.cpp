@@ -76,18 +76,35 @@ std::optional<Anchor> conv(Builder& b) {
                    window_attributes(d, axes) + fmt::format(", group = {}", group), true);
 }
 
+/// Weights of which a text need not hold every one: sums of a number for each row of the first axis
+/// and one for each of the second.
+std::optional<Value> many_weights(Builder& b, const Dims& dims) {
+  Dims rows = dims, columns = dims;
+  rows[1] = columns[0] = 1;
+  return b.node("Add",
+                {b.constant(b.dtype, rows, b.finite()), b.constant(b.dtype, columns, b.finite())});
+}
+
 std::optional<Anchor> deconv(Builder& b) {
   Draw& d = b.draw;
   auto axes = draw_windows(b, spatial_rank(d), false);
-  const int64_t group = d.chance(20) ? 2 : 1,
-                in = group * std::min<int64_t>(8, std::max<int64_t>(1, b.size()));
-  Dims filter{in, std::min<int64_t>(8, std::max<int64_t>(1, b.size()))};
-  for (Window& w : axes) filter.push_back(w.kernel), w.in = std::min<int64_t>(w.in, 8);
+  const bool large = d.chance(5);  // so that the library sums up their weights in parts
+  const int64_t group = !large && d.chance(20) ? 2 : 1,
+                in = large ? 64 : group * std::min<int64_t>(8, std::max<int64_t>(1, b.size()));
+  int64_t taps = 1;
+  for (const Window& w : axes) taps *= w.kernel;
+  constexpr int64_t kLarge = (256 << 10) / 4;
+  Dims filter{in, large ? kLarge / (in * taps) + d.between(1, 16)
+                        : std::min<int64_t>(8, std::max<int64_t>(1, b.size()))};
+  for (Window& w : axes) filter.push_back(w.kernel), w.in = std::min<int64_t>(w.in, large ? 4 : 8);
   std::string attributes = window_attributes(d, axes) + fmt::format(", group = {}", group);
   if (d.chance(20))
     attributes += ", output_padding = " +
                   ints(each(axes, [&](auto& w) { return d.between(0, w.stride - 1); }));
-  std::vector<Value> operands{source(b, image(batch(b), in, axes)), weights(b, filter)};
+  const auto many = large ? many_weights(b, filter) : std::nullopt;
+  if (large && !many) return std::nullopt;
+  std::vector<Value> operands{source(b, image(batch(b), in, axes)),
+                              many ? *many : weights(b, filter)};
   if (d.chance(50)) operands.push_back(weights(b, {filter[1] * group}));
   return anchor_of(b, "ConvTranspose", operands, attributes, true);
 }

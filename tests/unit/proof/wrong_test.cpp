@@ -138,6 +138,29 @@ const Case kWrong[] = {
     {"halves that become even numbers", "reassociating", "y = Round(Mul(x, c!))",
      "y = Floor(Add(Mul(x, c), CastLike({0.5}, x)))",
      "g (float[3] i) => (float[3] o) <float c = {0.3}> { t = Mul(i, c) o = Round(t) }"},
+    {"two starts far behind the end", "exact", "y = Slice(Slice(x, s!, e!, ax!), b!, f!, ax!)",
+     "y = Slice(x, Add(s, b), {[if values(f)[0] > 1000000 then values(e)[0] else "
+     "min(values(e)[0], values(s)[0] + values(f)[0])]}, ax)",
+     "g (float[8] i) => (float[2] o) <int64[1] s = {1}, int64[1] e = {6}, int64[1] a = {0}, "
+     "int64[1] b = {1}, int64[1] f = {3}> { t = Slice(i, s, e, a) o = Slice(t, b, f, a) }",
+     "where:\n  - {id: one, sound: \"count(values(ax)) == 1 and dtype(s) == i64 and min(s) >= 0 "
+     "and "
+     "min(b) >= 0 and min(f) >= 0 and min(e) >= 0\", why: \"no\"}\n"},
+    {"a sum of more bytes than 32 bits hold", "exact",
+     "[r] s = ReduceSum<...>(Cast<to=i32>(x), a!)\n  y = Cast<to=i64>(s)",
+     "y = r<...r>(Cast<to=i64>(x), a)",
+     "g (uint8[2,7] i) => (int64[2,1] o) <int64[1] a = {1}> { c = Cast<to=6>(i) s = ReduceSum(c, "
+     "a) o = Cast<to=7>(s) }",
+     "where:\n  - {id: bytes, sound: \"dtype(x) == u8\", why: \"no\"}\n"},
+    {"pads that the size of the result overrules", "reassociating",
+     "[d] t = ConvTranspose<kernel_shape=$k, strides=$s, dilations=$q, auto_pad=\"NOTSET\", "
+     "group=$g, output_padding=$o, ...>(x, w)\n  y = Slice(t, b!, e!, a!)",
+     "y = d<...d, pads={[1, 1]}>(x, w)",
+     "g (float[1,1,4] i, float[1,1,3] w) => (float[1,1,4] o) <int64[1] b = {1}, int64[1] e = {-1}, "
+     "int64[1] a = {2}> { t = ConvTranspose(i, w) o = Slice(t, b, e, a) }",
+     "where:\n  - {id: crop, sound: \"rank(x) == 3 and values(b) == [1] and values(e) == [-1] and "
+     "values(a) == [2] and dim(t, 2) > 2 and all(v in attr(d, 'pads') ?? [0, 0]: v == 0)\", why: "
+     "\"no\"}\n"},
 };
 
 const Case kRight[] = {
