@@ -73,15 +73,15 @@ class LayoutChoice {
     return std::ranges::find(kSlide, contract) != kSlide.end();
   }
 
-  /// A plain image whose result nobody wants channels-last, for a kernel that takes it so. Windows
-  /// without gaps over floats are the libraries', which want channels last.
+  /// A plain image whose result nobody wants channels-last, for a kernel that takes it so. Poolings
+  /// of floats without gaps are the libraries', which want channels last.
   bool stays_plain(NodeId id) const {
     const Node& n = g_.node(id);
     if (n.body || !target_.facts_of(contract(id)).takes("any_layout")) return false;
     const DType t = type(n.inputs[0]).dtype;
     const bool floats = t == DType::f32 || t == DType::f16 || t == DType::bf16;
     const bool usual =
-        floats && n.outputs.size() == 1 &&
+        contract(id) == "pool" && floats && n.outputs.size() == 1 &&
         std::ranges::all_of(n.attrs.ints("dilations"), [](auto d) { return d == 1; });
     return !usual && layout(n.inputs[0]) == Layout::plain &&
            wanted(n.outputs[0]).value_or(Layout::plain) == Layout::plain;

@@ -53,8 +53,8 @@ constexpr KeyDoc kContractKeys[] = {
     {"strided", kTexts, "slices read and written in place: any, rows, 1x1, 3x3, depthwise"},
     {"forms", kTexts,
      "forms that not every target's kernels take: pool: dilated, wide_pads, indices, "
-     "integers, any_layout; resize: cubic, antialias, any_axis; conv, deconv, norm: computed; of "
-     "stages: staged"},
+     "integers, any_layout; resize: cubic, antialias, any_axis, any_layout; conv, deconv, norm: "
+     "computed; of stages: staged"},
     {"most_plain_channels", kCount, "f32 images of up to so many channels are read as they lie"},
     {"least_channels_last", kCount, "images of fewer channels are written plain"},
     {"images_as_rows", kBool, "whole images are pooled by kernels over rows"},
@@ -63,13 +63,14 @@ constexpr KeyDoc kContractKeys[] = {
 /// pool: windows with gaps, some that lie in the pads alone, positions of maxima, maxima of i8 and
 /// u8 (without them among the types: rules leave poolings in float), and plain images as well as
 /// channels-last ones; resize: of batch and channels,
-/// too; conv, deconv and norm: filters, factors and addends that the model computes.
+/// too, and plain images; conv, deconv and norm: filters, factors and addends that the model
+/// computes.
 const std::map<std::string_view, std::vector<std::string_view>> kForms = {
     {"conv", {"computed"}},
     {"deconv", {"computed"}},
     {"norm", {"computed"}},
     {"pool", {"dilated", "wide_pads", "indices", "integers", "any_layout"}},
-    {"resize", {"cubic", "antialias", "any_axis"}},
+    {"resize", {"cubic", "antialias", "any_axis", "any_layout"}},
 };
 /// Contracts of stages: executed as these, whole results between them, else in strips that stay in
 /// the L2 cache.
