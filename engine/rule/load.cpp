@@ -275,9 +275,11 @@ class Loader {
   }
 
   void add(Loaded l, const std::string& pack, std::map<std::string, std::string>& ids) {
+    const bool whole = l.status.has_value();
     errors_.add(std::move(l.status));
     std::shared_ptr<Rule> rule = std::move(l.rule);
     if (!rule) return;
+    if (!whole) broken_.insert(rule.get());
     rule->pack = pack;
     if (auto [it, fresh] = ids.emplace(rule->id, rule->file); !fresh)
       errors_.add(at_rule(
@@ -308,7 +310,7 @@ class Loader {
         continue;
       }
       auto takes = [&](const Phase& p) { return p.kinds.empty() || contains(p.kinds, r->kind); };
-      if (takes(set_.phases[phase_index(*r)])) continue;
+      if (takes(set_.phases[phase_index(*r)]) || broken_.contains(r.get())) continue;
       std::vector<std::string> allowed;
       for (const Phase& p : set_.phases)
         if (takes(p)) allowed.push_back(p.id);
@@ -449,6 +451,7 @@ class Loader {
   RuleSet set_;
   Blocks blocks_;
   std::vector<std::string> packs_;
+  std::set<const Rule*> broken_;  // whose files have errors: their kind need not be what is said
   std::vector<std::shared_ptr<Rule>> rules_;
 };
 

@@ -291,7 +291,7 @@ TEST_CASE("override: everything that is wrong with a file, at once, each with it
 
 TEST_CASE("parameters of rules: in conditions, names and limits; set as a whole and by scope") {
   const std::string rule =
-      "ferrule: 1\nid: sines\nkind: region\ndoc: Sines.\nsource: [test]\nphase: windows\n"
+      "ferrule: 1\nid: sines\nkind: region\ndoc: Sines.\nsource: [test]\nphase: pointwise\n"
       "params: {least: 1, most: 3}\ncontract: pointwise\nname: \"{region}\"\n"
       "region: {of: \"{Sin|Cos|Exp|Abs}\", max_ops: most}\n"
       "where:\n  - {id: enough, profit: \"count(n in region: true) > least\", why: \"fewer than "

@@ -428,6 +428,11 @@ TEST_CASE("what a rules directory cannot hold") {
   const std::string phase = fails({{"pipeline.yaml", kinds}, {"a.yaml", rule("a", "", "one")}});
   CHECK(has(phase, "a.yaml:5:1: phase one takes no rules of kind rewrite"));
   CHECK(has(phase, "phases of this kind: two, three"));
+  std::string broken = rule("a", "", "one");
+  broken.replace(broken.find("kind: rewrite"), 13, "kind: windo");
+  const std::string windo = fails({{"pipeline.yaml", kinds}, {"a.yaml", broken}});
+  CHECK(has(windo, "did you mean \"window\"?"));
+  CHECK(!has(windo, "takes no rules of kind"));
   CHECK(has(fails({{"pipeline.yaml", "ferrule: 1\nphases: [{id: a, kinds: [rewrites]}]\n"}}),
             "there is no kind rewrites"));
   CHECK(has(fails({{"pipeline.yaml", "ferrule: 1\nphases: [{id: a}, {id: a}]\n"}}),
