@@ -275,11 +275,16 @@ Result<std::shared_ptr<const Knowledge>> load_knowledge(const EngineOptions& opt
       k->warnings.push_back(
           fmt::format("--ignore-profit {}: no profit condition matches", escape(glob)));
   FERRULE_ASSIGN(k->notes, replaced_operators(options.rule_dirs, k->ops));
-  for (const std::string& glob : options.allow_unproven)
-    if (std::ranges::none_of(
-            k->rules.rules, [&](const auto& r) { return provable(*r) && glob_match(glob, r->id); }))
-      k->warnings.push_back(
-          fmt::format("--allow-unproven {}: there is no such rewrite", escape(glob)));
+  for (const std::string& glob : options.allow_unproven) {
+    auto named = [&](const auto& r) { return glob_match(glob, r->id); };
+    auto proved = [&](const auto& r) { return provable(*r) && named(r); };
+    if (std::ranges::any_of(k->rules.rules, proved)) continue;
+    k->warnings.push_back(fmt::format(
+        "--allow-unproven {}: {}", escape(glob),
+        std::ranges::any_of(k->rules.rules, named)
+            ? "only rewrites, merges and rules with roles are proved, all others are used anyway"
+            : "no rule matches"));
+  }
   if (!proved) FERRULE_TRY(prove_unstamped(options, *k));
   return std::shared_ptr<const Knowledge>(std::move(k));
 }

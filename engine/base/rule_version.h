@@ -7,7 +7,12 @@ namespace ferrule {
 /// Records an error unless `root` says `ferrule: 1` or `ferrule: 2`; both are read alike.
 inline void check_version(yaml::Reader& r, const yaml::Node& root) {
   const yaml::Node* v = r.required(root, "ferrule");
-  if (v && ((v->text != "1" && v->text != "2") || v->quoted))
+  if (!v) return;
+  const bool known = v->text == "1" || v->text == "2";
+  if (known && v->quoted)
+    r.invalid(*v, "the version of the rule language is a number, not a text",
+              fmt::format("write ferrule: {}, without quotes", v->text));
+  else if (!known)
     r.invalid(*v,
               fmt::format("version {} of the rule language; this program reads versions 1 and 2",
                           escape(v->text)),

@@ -72,7 +72,7 @@ std::vector<ValueId> results_of(const Graph& g, std::span<const NodeId> nodes) {
 
 template <class T>
 std::string reason(const Applicable<T>& made) {
-  return made ? "" : made.error().reason();
+  return made ? "" : not_of_group(made.error());
 }
 
 /// Formulas and movements that the generator writes a kernel for.
@@ -108,7 +108,7 @@ Accept accepts_stages(const Contract& contract, const Graph& g, std::span<const 
     return answer::no(std::move(why), contract.id + ".stages");
   };
   auto stages = read_stages(g, nodes, ops);
-  if (!stages) return refuse(stages.error().reason());
+  if (!stages) return refuse(not_of_group(stages.error()));
   const std::span all(contract.stages);
   const bool lists = all.front().list;
   Requirements asked{g, contract};
@@ -150,10 +150,18 @@ Accept accepts_stages(const Contract& contract, const Graph& g, std::span<const 
   }
   if (target.facts_of(contract.id).takes("staged")) return answer::yes();
   const auto epilogues = read_epilogues(g, *stages, ops);
-  return epilogues ? answer::yes() : refuse(epilogues.error().reason());
+  return epilogues ? answer::yes() : refuse(not_of_group(epilogues.error()));
 }
 
 }  // namespace
+
+std::string not_of_group(const Refusal& r) {
+  constexpr std::string_view kAlone = " cannot run here: ";
+  std::string text = r.reason();
+  if (const size_t at = text.find(kAlone); at != text.npos)
+    text.replace(at, kAlone.size(), " cannot be part of this group: ");
+  return text;
+}
 
 std::string contract_of(const Node& n, const Semantics& ops) {
   if (n.body && !n.op.contract().empty()) return std::string(n.op.contract());

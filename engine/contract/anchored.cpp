@@ -5,6 +5,7 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/base/join.h"
+#include "engine/contract/accepts.h"
 #include "engine/contract/broadcast.h"
 #include "engine/contract/epilogue.h"
 #include "engine/contract/library_tail.h"
@@ -102,7 +103,7 @@ Accept accepts_tail(const Graph& g, NodeId anchor, std::span<const NodeId> tail,
   ValueId last = g.node(tail.back()).outputs[0];
   std::array<ValueId, 1> outputs{last};
   auto region = lower_region(ops, g, tail, outputs);
-  if (!region) return no(region.error().reason());
+  if (!region) return no(not_of_group(region.error()));
   const Type& y = type_of(g, from);
   if (const DType made = type_of(g, last).dtype; made != y.dtype)
     return no(fmt::format("{} is {}, and {} is {}: an epilogue keeps the type",

@@ -122,10 +122,12 @@ class Merges {
       if (!c.scope && c.expr && !mentions(*c.expr)) single_.push_back(c);
   }
 
-  /// Cheaply: whether anything that the node reads is read often enough.
+  /// Cheaply: whether anything that the node reads is read often enough; where reasons are asked
+  /// for, by anybody else.
   bool shares(const Node& n) const {
+    const size_t least = misses_ ? 2 : static_cast<size_t>(spec_.min);
     return std::ranges::any_of(n.inputs, [&](ValueId v) {
-      return v && !g_.constant(v) && g_.value(v).uses.size() >= static_cast<size_t>(spec_.min);
+      return v && !g_.constant(v) && g_.value(v).uses.size() >= least;
     });
   }
 
@@ -345,16 +347,37 @@ class Merges {
     }
   }
 
+  /// A node that no other joined: because there is none, too few, or for what they were refused.
+  void alone(const PendingMatch& c, const std::map<NodeId, Rejection>& tried) {
+    const NodeId n = c.match.root;
+    const std::vector<ValueId> over = shared(c.match);
+    const std::string read = over.empty() ? "what it reads" : value_text(g_, over[0]);
+    size_t others = 0;
+    for (ValueId v : over)
+      for (size_t k : std::span(buckets_[v]).first(std::min<size_t>(buckets_[v].size(), kReach))) {
+        const NodeId o = candidates_[k].match.root;
+        if (o == n) continue;
+        if (v == over[0]) ++others;
+        if (auto it = tried.find(o); it != tried.end()) {
+          Rejection r = it->second;
+          r.why = fmt::format("{} did not join {}: {}", node_text(g_, o), node_text(g_, n), r.why);
+          return keep(std::move(r), n, 1);
+        }
+      }
+    miss(n, "structure", [&] {
+      return others == 0 ? fmt::format("{} has no sibling: no other node of its kind reads {}",
+                                       node_text(g_, n), read)
+                         : fmt::format("{} of its kind {} {} beside {}; the rule takes {} or more",
+                                       counted(others, "node"), others == 1 ? "reads" : "read",
+                                       read, node_text(g_, n), spec_.min);
+    });
+  }
+
   void report() {
     if (!misses_) return;
+    const std::map<NodeId, Rejection> tried = refused_;
     for (const PendingMatch& c : candidates_)
-      if (!c.taken && !refused_.contains(c.match.root))
-        miss(c.match.root, "structure", [&] {
-          const std::vector<ValueId> over = shared(c.match);
-          return fmt::format("{} has no sibling: no other node of its kind reads {}",
-                             node_text(g_, c.match.root),
-                             over.empty() ? "what it reads" : value_text(g_, over[0]));
-        });
+      if (!c.taken && !tried.contains(c.match.root)) alone(c, tried);
     std::unordered_set<NodeId> taken;
     for (const Match& m : found_) taken.insert(m.nodes.begin(), m.nodes.end());
     for (auto& [n, r] : refused_)
@@ -431,7 +454,11 @@ class Joiner {
     made_.push_back(g_.add_value(g_.fresh_name(g_.value(like.result()).name + ".all"), want));
     n.outputs = {made_.back()};
     n.name = g_.fresh_name(from.name);
-    FERRULE_ASSIGN(Inferred got, infer_node(ops_, g_, n));
+    auto inferred = infer_node(ops_, g_, n);
+    if (!inferred)
+      return error(Code::rule_broken, node_text(g_, m_.root), m_.rule->id,
+                   "joins what cannot be one node: " + inferred.error().message);
+    const Inferred& got = *inferred;
     if (got.types.empty() || got.types[0].dtype != want.dtype || !joins(got.types[0], want))
       return error(Code::rule_broken, node_text(g_, m_.root), m_.rule->id,
                    fmt::format("joins what does not lie along axis {}: {} instead of {}", how_.axis,

@@ -358,11 +358,18 @@ class Regions {
     ++section_;
     for (NodeId n : members) {
       size_t count = fresh(n);
-      bool full = section.size() >= static_cast<size_t>(spec_.max_ops) ||
-                  read + count > static_cast<size_t>(spec_.max_inputs);
-      if (full && !section.empty()) {
+      const auto most = static_cast<size_t>(spec_.max_inputs);
+      if ((section.size() >= static_cast<size_t>(spec_.max_ops) || read + count > most) &&
+          !section.empty()) {
         flush();
         count = fresh(n);
+      }
+      if (count > most) {  // alone already; the section is empty
+        ++section_;        // what it reads, others do not read yet
+        miss(n, "structure",
+             fmt::format("{} reads {}; the rule allows {} (its parameter max_inputs)",
+                         node_text(g_, n), counted(count, "tensor"), most));
+        continue;
       }
       section.push_back(n);
       section_of_[n.index] = section_;
@@ -444,8 +451,23 @@ class Regions {
     return out;
   }
 
+  /// Said to `why` alone: in every other graph that computes it would be said of all regions.
+  void nothing_moves(const std::vector<NodeId>& nodes) {
+    for (NodeId n : nodes)
+      if (ctx_.trace && !moves(n)) {
+        Rejection r = no_match(rule_, n,
+                               "nothing is moved in the region that both are of: rules that take "
+                               "@movement leave such regions to those that do not",
+                               static_cast<int>(nodes.size()));
+        ctx_.trace->refuse(std::move(r));
+      }
+  }
+
   void finish(std::vector<NodeId> nodes, std::vector<Match>& out) {
-    if (takes_movements_ && !trim(nodes)) return;
+    if (takes_movements_) {
+      const std::vector<NodeId> all = nodes;
+      if (!trim(nodes)) return nothing_moves(all);
+    }
     if (nodes.size() < static_cast<size_t>(std::max(spec_.min_ops, 1)))
       return miss(
           nodes[0], "structure",

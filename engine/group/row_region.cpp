@@ -65,7 +65,14 @@ class RowRegions {
     if (!axes || axes->reduced.empty()) {
       refuse(seed, "structure", [&] {
         return axes ? std::string("the type of its result is not known")
-                    : std::string(cause_of(axes.error().reason()));
+                    : fmt::format("{}: {}", node_text(g_, seed), cause_of(axes.error().reason()));
+      });
+      return miss(seed);
+    }
+    if (const size_t read = reads(seed); read > static_cast<size_t>(spec_.max_inputs)) {
+      refuse(seed, "structure", [&] {
+        return fmt::format("{} reads {}; the rule allows {} (its parameter max_inputs)",
+                           node_text(g_, seed), counted(read, "tensor"), spec_.max_inputs);
       });
       return miss(seed);
     }
@@ -227,6 +234,7 @@ class RowRegions {
     return true;
   }
 
+  /// Tensors that the members read, and the candidate.
   size_t reads(NodeId candidate) const {
     std::set<ValueId> read;
     auto add = [&](NodeId n) {

@@ -73,7 +73,7 @@ Rule wordless(Rule r) {
 }
 
 /// A contract's file without them: comments, the lines of doc and source, and what stands quoted
-/// behind `why:` and `hint:`.
+/// behind `why:` and `hint:`; and without `numerics`, which is compared when rules are loaded.
 std::string wordless(std::string_view text) {
   std::string out;
   for (size_t from = 0; from < text.size();) {
@@ -82,7 +82,8 @@ std::string wordless(std::string_view text) {
     from = to + 1;
     const size_t begin = std::min(line.find_first_not_of(' '), line.size());
     const std::string_view words = line.substr(begin);
-    if (words.starts_with('#') || words.starts_with("doc:") || words.starts_with("source:"))
+    if (words.starts_with('#') || words.starts_with("doc:") || words.starts_with("source:") ||
+        words.starts_with("numerics:"))
       continue;
     std::string kept(line);
     for (std::string_view key : {"why: \"", "hint: \""})

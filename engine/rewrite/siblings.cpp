@@ -149,6 +149,9 @@ std::string unlike(const Graph& g, const Sibling& a, const Sibling& b, const Joi
                           (p.kind == Kind::absent || q.kind == Kind::absent) &&
                           (p.kind == Kind::constant || q.kind == Kind::constant);
       if (filled) continue;
+      if ((p.kind == Kind::absent) != (q.kind == Kind::absent))
+        return fmt::format("one of them has no input {} of {}{}", s, escape(x.op),
+                           k == 0 ? ", which would be zero where the rule's fill lists it" : "");
       if (p.kind != q.kind || p.maker != q.maker)
         return fmt::format("input {} of {} differs in kind", s, escape(x.op));
       if (p.kind != Kind::constant) continue;

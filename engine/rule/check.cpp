@@ -12,6 +12,7 @@
 #include "engine/base/yaml.h"
 #include "engine/onnx/schema.h"
 #include "engine/rule/condition_functions.h"
+#include "engine/rule/contract.h"
 #include "engine/rule/expr.h"
 #include "engine/rule/expr_ast.h"
 #include "engine/rule/load.h"
@@ -310,6 +311,11 @@ class Checker {
         if (c.from.empty() && c.expr) decides(r, c);
     }
     loops();
+    if (const Contracts* contracts = ops_.contracts())
+      for (const auto& c : contracts->all())
+        if (!c->replaces.empty())
+          report_.notes.push_back(
+              {nullptr, fmt::format("contract {}: {} replaces {}", c->id, c->file, c->replaces)});
     return std::move(report_);
   }
 
@@ -373,14 +379,15 @@ class Checker {
     auto look = [&](const PatternExpr& e) {
       for (const std::string& op : e.ops) {
         if (labels.contains(op) || op.starts_with("group.")) continue;
-        const size_t colons = op.find("::");
-        const std::string domain = colons == op.npos ? "" : op.substr(0, colons),
-                          name = colons == op.npos ? op : op.substr(colons + 2);
-        if (ops_.find(domain, name) || operator_schema(domain, name)) continue;
-        if (domain.empty())
-          fail(r, e.place, fmt::format("operator {} is none of ONNX's", escape(op)),
-               did_you_mean(name, operator_names(domain)));
-        else
+        const auto [domain, name] = domain_and_name(op);
+        if (auto wrong = unknown_operator(ops_, op))
+          fail(r, e.place, std::move(wrong->first), std::move(wrong->second));
+        else if (ops_.function(domain, name))
+          note(r,
+               fmt::format("operator {} is a function of rules/ops: models are read with its body "
+                           "in its place, so no pattern finds it",
+                           escape(op)));
+        else if (!ops_.find(domain, name) && !operator_schema(domain, name))
           note(r, fmt::format("operator {} is described nowhere", escape(op)));
       }
       known_attributes(r, e, labels);

@@ -216,7 +216,10 @@ Val sum(const EvalContext& ctx, Args a) {
 }
 Val range(const EvalContext&, Args a) {
   auto from = get<int64_t>(a[0]), to = get<int64_t>(a[1]);
-  if (!from || !to || *to - *from > kMaxListed) return unknown("a range of integers");
+  if (!from || !to) return unknown("a range of integers");
+  const bool rises = *to > *from;
+  if (rises && static_cast<uint64_t>(*to) - static_cast<uint64_t>(*from) > uint64_t{kMaxListed})
+    return unknown(fmt::format("a range of at most {} integers", kMaxListed));
   Val::List l;
   for (int64_t i = *from; i < *to; ++i) l.push_back(Val{i});
   return make_list(std::move(l));

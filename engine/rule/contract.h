@@ -71,7 +71,11 @@ struct Contract {
   /// Or of any nodes of these classes; a single one of the first is a layer of it.
   std::vector<std::string> nodes;
   Generated generated = Generated::none;
+  /// How the results of its kernels may differ from `means` or the nodes: one of kNumerics. A rule
+  /// that makes groups of it promises no more.
+  std::string numerics = "exact";
   std::string file, text;
+  std::string replaces;  ///< the file of an earlier folder that it replaces
   const ContractRole* role(std::string_view name) const;
 };
 

@@ -57,7 +57,7 @@ std::vector<std::string> rule_files(const std::string& dir) {
   return files;
 }
 
-/// phases: [{id, log, fixpoint}]
+/// phases: [{id, kinds, log, fixpoint}]
 std::vector<Phase> read_pipeline(const yaml::Document& doc, yaml::Reader& r) {
   std::vector<Phase> phases;
   const yaml::Node& root = doc.root;
@@ -68,10 +68,19 @@ std::vector<Phase> read_pipeline(const yaml::Document& doc, yaml::Reader& r) {
   if (!list || !r.expect(*list, yaml::Node::Kind::sequence, "the phases")) return phases;
   for (const yaml::Node& n : list->items) {
     if (!r.expect(n, yaml::Node::Kind::map, "a phase")) continue;
-    r.keys(n, {"id", "doc", "log", "fixpoint"});
+    r.keys(n, {"id", "doc", "kinds", "log", "fixpoint"});
     Phase p;
     p.place = Place{doc.source->name, n.line, n.column};
     if (const yaml::Node* id = r.required(n, "id")) p.id = r.string(*id);
+    if (const yaml::Node* kinds = n.find("kinds"))
+      for (const std::string& k : r.strings(*kinds)) {
+        const auto at = std::ranges::find(kRuleKinds, k);
+        if (at == std::end(kRuleKinds))
+          r.invalid(*kinds, fmt::format("there is no kind {}", escape(k)),
+                    fmt::format("{}", fmt::join(kRuleKinds, ", ")));
+        else
+          p.kinds.push_back(static_cast<RuleKind>(at - std::begin(kRuleKinds)));
+      }
     if (const yaml::Node* log = n.find("log")) p.log = r.string(*log);
     if (const yaml::Node* f = n.find("fixpoint")) p.fixpoint = r.boolean(*f);
     for (const Phase& other : phases)
@@ -85,6 +94,62 @@ std::vector<std::string> names_of_contracts(const Semantics& ops) {
   return ops.contracts() ? ops.contracts()->names() : std::vector<std::string>{};
 }
 
+/// An error at a key of a file, which is a line of its own in block style.
+Error at_key(const std::string& file, const std::string& content, std::string_view key,
+             std::string message, std::string hint) {
+  Error e = make_error_v(Code::rule_invalid, file, fmt::make_format_args(message, hint));
+  std::string wanted = fmt::format("\n{}:", key), text = "\n" + content;
+  if (size_t at = text.find(wanted); at != std::string::npos) {
+    const int line = 1 + static_cast<int>(std::count(text.begin(), text.begin() + at, '\n'));
+    e.place += fmt::format(":{}:1", line);
+    e.excerpt = yaml::Source{file, content}.excerpt(line, 1);
+  }
+  return e;
+}
+
+/// Contracts that are stages of each other in a circle; the first of a circle tells of it.
+void check_stages(const std::vector<std::shared_ptr<const Contract>>& contracts, Errors& errors) {
+  std::map<std::string_view, const Contract*> by_id;
+  for (const auto& c : contracts) by_id[c->id] = c.get();
+  std::set<const Contract*> told;
+  for (const auto& c : contracts) {
+    std::map<const Contract*, const Contract*> from;  // on the way from c
+    std::vector<const Contract*> work = {c.get()};
+    for (size_t k = 0; k < work.size(); ++k)
+      for (const StageSpec& s : work[k]->stages)
+        for (const std::string& name : s.contracts)
+          if (auto it = by_id.find(name); it != by_id.end() && it->second != work[k])
+            if (from.emplace(it->second, work[k]).second) work.push_back(it->second);
+    if (!from.contains(c.get()) || told.contains(c.get())) continue;
+    std::string circle = c->id;
+    for (const Contract* at = from.at(c.get());; at = from.at(at)) {
+      told.insert(at);
+      circle = at->id + " -> " + circle;
+      if (at == c.get()) break;
+    }
+    errors.add(at_key(c->file, c->text, "stages", "contracts are stages of each other: " + circle,
+                      "name the contracts of its parts"));
+  }
+}
+
+/// Operators that there are not, among those that a contract stands for or means.
+void check_operators(const Contract& c, const Semantics& ops, Errors& errors) {
+  auto check = [&](const std::string& op, const Place& at) {
+    auto wrong = contains(c.formulas, op) ? std::nullopt : unknown_operator(ops, op);
+    if (!wrong) return;
+    Error e = make_error_v(Code::rule_invalid, str(at),
+                           fmt::make_format_args(wrong->first, wrong->second));
+    e.excerpt = yaml::Source{c.file, c.text}.excerpt(at.line, at.column);
+    errors.add(std::move(e));
+  };
+  for (const SingleNode& line : c.stands_for)
+    for (const std::string& op : line.ops) check(op, line.place);
+  for (const PatternLine& l : c.means.lines)
+    each_expr(*l.expr, [&](const PatternExpr& e) {
+      for (const std::string& op : e.ops) check(op, e.place);
+    });
+}
+
 class Loader {
  public:
   Loader(const Semantics& ops, const Limits& limits, RuleTests tests)
@@ -93,6 +158,7 @@ class Loader {
   }
 
   void directory(const std::string& dir) {
+    packs_.push_back(dir);
     std::error_code ec;
     if (!fs::is_directory(dir, ec)) {
       errors_.add(
@@ -148,16 +214,30 @@ class Loader {
     errors_.add(r.status());
   }
 
+  /// Among the classes of numerics, 0 for the strongest.
+  static ptrdiff_t strength(std::string_view numerics) {
+    return std::ranges::find(kNumerics, numerics) - std::begin(kNumerics);
+  }
+
   void give_contracts() {
     const Contracts* contracts = ops_.contracts();
     for (auto& rule : rules_) {
       const auto contract = contracts ? contracts->find(rule->contract) : nullptr;
+      if (contract && strength(rule->numerics) < strength(contract->numerics))
+        errors_.add(
+            at_rule(*rule, "numerics",
+                    fmt::format("numerics: {} promises more than the kernels of {} keep: {}",
+                                rule->numerics, contract->id, contract->numerics),
+                    "write numerics: " + contract->numerics));
       if (!contract && rule->roles.empty()) continue;
       auto [message, hint] =
           contract ? check_roles(*rule, *contract)
                    : std::pair<std::string, std::string>(
                          fmt::format("{} is no contract of roles", rule->contract), "");
       if (!rule->roles.empty()) rule->kernel = contract;
+      if (contract && !contract->replaces.empty() && !message.empty())
+        hint += fmt::format("{}{} replaces {}", hint.empty() ? "" : "; ", contract->file,
+                            contract->replaces);
       if (!message.empty())
         errors_.add(at_rule(*rule, rule->roles.empty() ? "contract" : "roles", message, hint));
     }
@@ -195,9 +275,11 @@ class Loader {
   }
 
   void add(Loaded l, const std::string& pack, std::map<std::string, std::string>& ids) {
+    const bool whole = l.status.has_value();
     errors_.add(std::move(l.status));
     std::shared_ptr<Rule> rule = std::move(l.rule);
     if (!rule) return;
+    if (!whole) broken_.insert(rule.get());
     rule->pack = pack;
     if (auto [it, fresh] = ids.emplace(rule->id, rule->file); !fresh)
       errors_.add(at_rule(
@@ -212,26 +294,30 @@ class Loader {
     rules_.push_back(std::move(rule));
   }
 
-  /// An error at the rule's key, which is a line of its own in block style.
-  Error at_rule(const Rule& r, std::string_view key, std::string message, std::string hint) {
-    Error e = make_error_v(Code::rule_invalid, r.file, fmt::make_format_args(message, hint));
-    std::string wanted = fmt::format("\n{}:", key), text = "\n" + r.text;
-    if (size_t at = text.find(wanted); at != std::string::npos) {
-      const int line = 1 + static_cast<int>(std::count(text.begin(), text.begin() + at, '\n'));
-      e.place += fmt::format(":{}:1", line);
-      e.excerpt = yaml::Source{r.file, r.text}.excerpt(line, 1);
-    }
-    return e;
+  static Error at_rule(const Rule& r, std::string_view key, std::string message, std::string hint) {
+    return at_key(r.file, r.text, key, std::move(message), std::move(hint));
   }
 
   void check_phases() {
     std::vector<std::string> known;
     for (const Phase& p : set_.phases) known.push_back(p.id);
     if (known.empty()) return;
-    for (const auto& r : rules_)
-      if (!r->phase.empty() && !contains(known, r->phase))
+    for (const auto& r : rules_) {
+      if (r->phase.empty()) continue;
+      if (!contains(known, r->phase)) {
         errors_.add(at_rule(*r, "phase", fmt::format("there is no phase {}", escape(r->phase)),
                             near_or_all(r->phase, known)));
+        continue;
+      }
+      auto takes = [&](const Phase& p) { return p.kinds.empty() || contains(p.kinds, r->kind); };
+      if (takes(set_.phases[phase_index(*r)]) || broken_.contains(r.get())) continue;
+      std::vector<std::string> allowed;
+      for (const Phase& p : set_.phases)
+        if (takes(p)) allowed.push_back(p.id);
+      errors_.add(at_rule(
+          *r, "phase", fmt::format("phase {} takes no rules of kind {}", r->phase, name(r->kind)),
+          fmt::format("phases of this kind: {}", fmt::join(allowed, ", "))));
+    }
   }
 
   size_t phase_index(const Rule& r) const {
@@ -294,14 +380,44 @@ class Loader {
       rules_ = std::move(sorted);
       return;
     }
-    std::string cycle;
-    const Rule* first = nullptr;
+    // Of those that are left some merely come behind a cycle. The rules of the last folder are
+    // their reader's own: the error stands there where one of them is in a cycle.
+    std::vector<size_t> left;
     for (size_t k = 0; k < waits.size(); ++k)
-      if (waits[k] > 0)
-        cycle += (cycle.empty() ? "" : ", ") + rules_[k]->id,
-            first = first ? first : rules_[k].get();
-    errors_.add(at_rule(*first, first->before.empty() ? "after" : "before",
-                        "before and after form a cycle among " + cycle, "remove one of them"));
+      if (waits[k] > 0) left.push_back(k);
+    std::ranges::stable_sort(left, std::greater<>{},
+                             [&](size_t k) { return pack_index(rules_[k]->pack); });
+    for (size_t k : left)
+      if (const std::vector<size_t> cycle = cycle_of(k, after); !cycle.empty())
+        return report(cycle);
+  }
+  /// The shortest way from k back to it, k first; empty: there is none.
+  static std::vector<size_t> cycle_of(size_t k, const std::vector<std::vector<size_t>>& after) {
+    std::map<size_t, size_t> from;
+    std::vector<size_t> work = {k};
+    for (size_t i = 0; i < work.size() && !from.contains(k); ++i)
+      for (size_t n : after[work[i]])
+        if (from.emplace(n, work[i]).second) work.push_back(n);
+    if (!from.contains(k)) return {};
+    std::vector<size_t> cycle = {k};
+    for (size_t at = from.at(k); at != k; at = from.at(at)) cycle.insert(cycle.begin() + 1, at);
+    return cycle;
+  }
+  void report(const std::vector<size_t>& cycle) {
+    const Rule& r = *rules_[cycle[0]];
+    if (cycle.size() == 1)
+      return errors_.add(at_rule(r, contains(r.before, r.id) ? "before" : "after",
+                                 fmt::format("rule {} is to come {} itself", r.id,
+                                             contains(r.before, r.id) ? "before" : "after"),
+                                 "leave it out"));
+    const bool first = contains(r.before, rules_[cycle[1]]->id);
+    std::string ids;
+    for (size_t k : cycle) ids += (ids.empty() ? "" : ", ") + rules_[k]->id;
+    errors_.add(at_rule(r, first ? "before" : "after", "before and after form a cycle among " + ids,
+                        "remove one of them"));
+  }
+  size_t pack_index(const std::string& pack) const {
+    return static_cast<size_t>(std::ranges::find(packs_, pack) - packs_.begin());
   }
 
   void select(const RuleSelection& s) {
@@ -334,16 +450,14 @@ class Loader {
   Errors errors_;
   RuleSet set_;
   Blocks blocks_;
+  std::vector<std::string> packs_;
+  std::set<const Rule*> broken_;  // whose files have errors: their kind need not be what is said
   std::vector<std::shared_ptr<Rule>> rules_;
 };
 
 }  // namespace
 
-std::string_view name(RuleKind k) {
-  static constexpr std::string_view kNames[] = {"rewrite", "absorb", "window",
-                                                "region",  "merge",  "place"};
-  return kNames[static_cast<size_t>(k)];
-}
+std::string_view name(RuleKind k) { return kRuleKinds[static_cast<size_t>(k)]; }
 
 std::string_view name(ConditionClass c) {
   static constexpr std::string_view kNames[] = {"sound", "kernel", "profit"};
@@ -377,9 +491,11 @@ Result<Semantics> load_semantics(std::span<const std::string> dirs, Semantics::B
         continue;
       }
       yaml::Reader r(doc->source);
-      auto c = std::make_shared<const Contract>(read_contract(r, *doc, contract_names(dirs)));
+      auto c = std::make_shared<Contract>(read_contract(r, *doc, contract_names(dirs)));
       errors.add(r.status());
-      std::erase_if(contracts, [&](const auto& old) { return old->id == c->id; });
+      if (auto old = std::ranges::find(contracts, c->id, [](const auto& o) { return o->id; });
+          old != contracts.end())
+        c->replaces = (*old)->file, contracts.erase(old);
       contracts.push_back(std::move(c));
     }
   std::map<std::string_view, std::string_view> taken;
@@ -391,8 +507,11 @@ Result<Semantics> load_semantics(std::span<const std::string> dirs, Semantics::B
                            fmt::format("{} is a single node of {} already", op, it->second),
                            std::string("an operator belongs to one contract"))
                          .value());
+  check_stages(contracts, errors);
   auto ops = Semantics::load(dirs, by_schema);
   if (!ops) errors.add(std::move(ops).error());
+  if (ops)
+    for (const auto& c : contracts) check_operators(*c, *ops, errors);
   FERRULE_TRY(errors.take());
   ops->give(std::make_shared<const Contracts>(std::move(contracts)));
   return ops;

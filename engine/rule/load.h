@@ -45,7 +45,7 @@ std::string rule_schema();
 /// of before/after, rewrites that do not decrease, operators that nothing describes. Each finding
 /// is one line; `errors` those that must fail.
 struct RuleNote {
-  const Rule* rule = nullptr;
+  const Rule* rule = nullptr;  ///< null: about a contract, which the text names
   std::string text;
 };
 struct CheckReport {

@@ -95,15 +95,19 @@ class NameCheck {
       }
       if (!suits(it->second.kind, u.wanted))
         report(text, at, u,
-               fmt::format("{} wants a {}, {} is a {}", u.function, u.wanted, u.name,
+               fmt::format("{} wants a {}, {} is a {}", u.function,
+                           u.wanted == "shape" ? "value or a list of sizes" : u.wanted, u.name,
                            name(it->second.kind)),
-               "");
+               u.wanted == "shape" && it->second.kind == Bound::Kind::node
+                   ? fmt::format("its result is output({}, 0)", u.name)
+                   : "");
     }
   }
 
   static bool suits(Bound::Kind k, std::string_view wanted) {
     using K = Bound::Kind;
     if (wanted == "value") return k == K::value;
+    if (wanted == "shape") return k != K::node && k != K::node_list;
     if (wanted == "node") return k == K::node || k == K::value;  // a value stands for its producer
     if (wanted == "list") return k != K::node && k != K::value;
     return true;

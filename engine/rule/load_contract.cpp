@@ -32,6 +32,8 @@ constexpr KeyDoc kKeys[] = {
     {"requires", R"({"type":"array","items":{"$ref":"#/$defs/condition"}})",
      "sound: its meaning needs it; kernel: its kernels do"},
     {"means", kText, "what it computes, as a replacement over the roles"},
+    {"numerics", R"({"enum":["exact","signed_zero","reassociating","approximate","reduced"]})",
+     "how its kernels' results may differ from that; rules promise no more"},
     {"stands_for", kTexts, "single nodes that are its layers: y = Conv<...>(x, W, b?)"},
     {"tail", R"({"const":"@pointwise"})", "kernels may take pointwise operators behind the node"},
     {"stages", kTextsMap, "layers of other contracts that it is made of, in order, or lists..."},
@@ -56,8 +58,12 @@ class ContractReader {
           "a contract's name is its file's");
     if (const yaml::Node* n = r_.required(root_, "doc")) c_.doc = r_.string(*n);
     if (const yaml::Node* n = root_.find("source")) c_.source = r_.strings(*n);
+    if (const yaml::Node* n = root_.find("numerics")) c_.numerics = r_.one_of(*n, kNumerics);
     const yaml::Node* nodes = root_.find("nodes");
     if (nodes) read_nodes(*nodes);
+    if (const yaml::Node* n = root_.find("generated"); n && !nodes)
+      bad(*n, "generated says how the kernel of `nodes` is written, and the contract has none",
+          "write nodes, or leave it out");
     for (const char* key : {"roles", "results"})
       if (const yaml::Node* n = nodes ? root_.find(key) : r_.required(root_, key))
         read_tensors(*n, key == std::string_view("results"));
@@ -204,6 +210,8 @@ class ContractReader {
       for (const std::string& c : s.contracts)
         if (!contains(known_, c) && c != kConversion)
           bad(value, fmt::format("there is no contract {}", escape(c)), near_or_all(c, known_));
+        else if (c == c_.id)
+          bad(value, fmt::format("{} is a stage of itself", c), "name the contracts of its parts");
       if (!c_.stages.empty() && c_.stages.back().list != s.list)
         bad(key, "stages are single ones in their order, or lists");
       if (fresh(key)) c_.stages.push_back(std::move(s));
@@ -220,6 +228,12 @@ class ContractReader {
       else
         bad(n, fmt::format("nodes of {}", escape(name)),
             fmt::format("{}", fmt::join(kClasses, ", ")));
+    // What the nodes are says all of it: a kernel of any nodes has no roles.
+    for (const char* key : {"roles", "results", "reads", "numbers", "formulas", "stands_for",
+                            "stages", "tail", "means"})
+      if (const yaml::Node* other = root_.find(key))
+        bad(*other, fmt::format("a contract of nodes has no {}", key),
+            "leave it out, or leave out nodes and generated");
     if (const yaml::Node* g = r_.required(root_, "generated"))
       c_.generated =
           r_.one_of(*g, {"boxes", "rows"}) == "rows" ? Generated::rows : Generated::boxes;
@@ -260,6 +274,10 @@ class ContractReader {
     if (e.kind == Kind::reference && !contains(known, e.name))
       wrong(fmt::format("{} is no role, and no line above makes it", escape(e.name)),
             near_or_all(e.name, known));
+    for (const std::string& op : e.ops)
+      if (op.starts_with("group."))
+        wrong(fmt::format("{} is a group, and means is made of operators", escape(op)),
+              "write what it computes");
     if (e.kind == Kind::call && e.args.size() != 1)
       for (const std::string& op : e.ops)
         if (contains(c_.formulas, op))

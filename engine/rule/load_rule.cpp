@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <set>
 
 #include "engine/base/rule_version.h"
+#include "engine/onnx/schema.h"
 #include "engine/rule/provable.h"
 #include "engine/rule/role_specs.h"
 #include "engine/rule/text.h"
@@ -115,9 +117,6 @@ constexpr KeyDoc kCaseKeys[] = {
 };
 constexpr std::string_view kVerbs[] = {"leak",   "output", "input", "set", "const",
                                        "rewire", "shape",  "dtype", "drop"};
-constexpr std::string_view kNumerics[] = {"exact", "signed_zero", "reassociating", "approximate",
-                                          "reduced"};
-constexpr std::string_view kKinds[] = {"rewrite", "absorb", "window", "region", "merge", "place"};
 
 // --- small readers
 
@@ -217,10 +216,10 @@ class RuleReader {
     if (const yaml::Node* n = r_.required(root_, "doc")) rule_.doc = r_.string(*n);
     list("source", rule_.source);
     if (const yaml::Node* n = r_.required(root_, "kind")) {
-      std::string k = r_.one_of(*n, kKinds);
-      known_kind_ = contains(kKinds, k);
-      for (size_t i = 0; i < std::size(kKinds); ++i)
-        if (k == kKinds[i]) rule_.kind = static_cast<RuleKind>(i);
+      std::string k = r_.one_of(*n, kRuleKinds);
+      known_kind_ = contains(kRuleKinds, k);
+      for (size_t i = 0; i < std::size(kRuleKinds); ++i)
+        if (k == kRuleKinds[i]) rule_.kind = static_cast<RuleKind>(i);
     }
     if (const yaml::Node* n = r_.required(root_, "phase")) rule_.phase = r_.string(*n);
     if (const yaml::Node* n = find("enabled")) rule_.enabled = r_.boolean(*n);
@@ -240,7 +239,8 @@ class RuleReader {
     }
     text("name", rule_.name);
     text("contract", rule_.contract);
-    if (const yaml::Node* n = find("contract"); n && !contains(contracts_, rule_.contract))
+    if (const yaml::Node* n = find("contract");
+        n && n->is_scalar() && !contains(contracts_, rule_.contract))
       r_.invalid(*n, fmt::format("there is no contract {}", escape(rule_.contract)),
                  near_or_all(rule_.contract, contracts_));
     text("anchor", rule_.anchor);
@@ -258,7 +258,35 @@ class RuleReader {
     if (!p) return add_error(r_, std::move(p).error());
     rule_.match = std::move(*p);
     check_operators();
+    check_one_meaning();
     read_outputs();
+  }
+
+  /// A name stands for a value, an attribute ($a) or a size: conditions could not say which they
+  /// mean.
+  void check_one_meaning() {
+    std::map<std::string, std::string_view> seen;
+    auto as = [&](std::string name, std::string_view kind, const Place& at) {
+      if (name.ends_with("...")) name.resize(name.size() - 3);
+      if (name.empty()) return;
+      auto [it, fresh] = seen.emplace(name, kind);
+      if (!fresh && it->second != kind)
+        r_.error(Code::rule_invalid, at.line, at.column,
+                 fmt::format("{} is {} here, and {} elsewhere in the pattern", escape(name), kind,
+                             it->second),
+                 "choose another name");
+    };
+    for (const PatternLine& l : rule_.match.lines) {
+      for (const std::string& r : l.results) as(r, "a value", l.place);
+      each_expr(*l.expr, [&](const PatternExpr& e) {
+        if (e.kind == PatternExpr::Kind::reference) as(e.name, "a value", e.place);
+        for (const AttrPattern& a : e.attrs)
+          if (a.kind == AttrPattern::Kind::bind) as(a.bind, "an attribute", a.place);
+        if (e.shape)
+          for (const DimPattern& d : *e.shape)
+            if (d.kind == DimPattern::Kind::symbol) as(d.symbol, "a size", e.place);
+      });
+    }
   }
 
   /// A class that the operator table does not have, or a group of no contract, matches nothing: a
@@ -266,11 +294,16 @@ class RuleReader {
   void check_operators() {
     auto check = [&](const PatternExpr& e) {
       check_classes(e.classes, e.place);
+      auto wrong = [&](std::string message, std::string hint) {
+        r_.error(Code::rule_invalid, e.place.line, e.place.column, std::move(message),
+                 std::move(hint));
+      };
       for (const std::string& op : e.ops)
         if (op.starts_with("group.") && !contains(contracts_, op.substr(6)))
-          r_.error(Code::rule_invalid, e.place.line, e.place.column,
-                   fmt::format("there is no contract {}", escape(op.substr(6))),
-                   near_or_all(op.substr(6), contracts_));
+          wrong(fmt::format("there is no contract {}", escape(op.substr(6))),
+                near_or_all(op.substr(6), contracts_));
+        else if (auto unknown = unknown_operator(ops_, op))
+          wrong(std::move(unknown->first), std::move(unknown->second));
     };
     for (const PatternLine& l : rule_.match.lines) each_expr(*l.expr, check);
   }
@@ -319,6 +352,10 @@ class RuleReader {
                    "lower case, digits and _");
       else if (bound.contains(key.text))
         r_.invalid(key, fmt::format("{} is bound by the pattern", escape(key.text)));
+      else if (const std::string& t = value.text;
+               !value.quoted && (t == ".nan" || t == ".inf" || t == "-.inf"))
+        r_.invalid(value, fmt::format("{} would be a word here", t),
+                   "numbers are written nan, inf and -inf");
       else if (r_.expect(value, yaml::Node::Kind::scalar, "the value of a parameter"))
         rule_.parameters.push_back(make_param(key.text, value));
     }
@@ -392,6 +429,7 @@ class RuleReader {
       case K::absorb:
         require("contract");
         if (const yaml::Node* n = r_.required(root_, "anchor")) check_anchor(*n);
+        check_more_than_one_node();
         return read_region("tail");
       case K::window:
         require("contract");
@@ -401,6 +439,7 @@ class RuleReader {
           r_.invalid(*n, "a rule with roles has no tail: a kernel of roles computes `means` alone",
                      "write what follows into match, as Relu?(t) where it may be absent, and its "
                      "formula into the contract");
+        if (!find("roles")) check_more_than_one_node();
         return read_region("tail");
       case K::region:
         require("contract");
@@ -415,6 +454,17 @@ class RuleReader {
     }
   }
   void require(std::string_view key) { r_.required(root_, key); }
+
+  /// Without a tail the group is what the pattern matches.
+  void check_more_than_one_node() {
+    int calls = 0;
+    for (const PatternLine& l : rule_.match.lines)
+      each_expr(*l.expr, [&](const PatternExpr& e) { calls += e.kind == PatternExpr::Kind::call; });
+    if (calls < 2 && !find("tail"))
+      r_.invalid(*find("match"),
+                 "the pattern is one node, and the rule has no tail: nothing is fused",
+                 "write tail: {of: …}, or the nodes behind it into match");
+  }
 
   void check_anchor(const yaml::Node& n) {
     auto bound = bound_names(rule_.match);
@@ -448,6 +498,9 @@ class RuleReader {
       auto status = parse_op_set(v->text, place_of(r_, *v), ops, classes);
       if (!status) return add_error(r_, std::move(status).error());
       check_classes(classes, place_of(r_, *v));
+      for (const std::string& op : ops)
+        if (auto wrong = unknown_operator(ops_, op))
+          r_.invalid(*v, std::move(wrong->first), std::move(wrong->second));
     };
     set(r_.required(*n, "of"), s.ops, s.classes);
     set(n->find("around"), s.around_ops, s.around_classes);
@@ -468,13 +521,62 @@ class RuleReader {
     if (s.max_ops < 1 || s.min_ops > s.max_ops)
       r_.invalid(*n, fmt::format("min_ops is {} and max_ops {}: no {} has so many operators",
                                  s.min_ops, s.max_ops, key));
+    if (const yaml::Node* v = n->find("max_inputs"); v && key == "region" && s.max_inputs < 1)
+      r_.invalid(*v, "max_inputs is 0, and every region reads a tensor");
     if (const yaml::Node* v = n->find("around"); v && key == "tail")
       r_.invalid(*v, "around is for regions, a tail grows from what the pattern matches");
     if (const yaml::Node* v = n->find("multi_output")) s.multi_output = r_.boolean(*v);
     if (const yaml::Node* v = n->find("keeps"); v && (!n->find("around") || !s.multi_output))
       r_.invalid(*v, "keeps is for regions around row operators with several results",
                  "leave it out, or write around, and no multi_output: false");
+    if (const yaml::Node* v = n->find("around"); v && key == "region") check_around(*v);
+    if (const yaml::Node* v = n->find("keeps")) check_keeps(*v);
     read_conditions(n->find("where"), s.where);
+  }
+
+  /// The members of an operator set as rules/ops has them; `open`: one of them is of a domain that
+  /// it does not describe, so nothing is known.
+  struct Members {
+    std::set<std::string> keys;
+    bool open = false;
+  };
+  Members members(const std::vector<std::string>& ops, const std::vector<std::string>& classes) {
+    Members out;
+    for (const std::string& op : ops) {
+      out.keys.insert(op);
+      out.open |= op.find("::") != op.npos && !ops_.all().contains(op);
+    }
+    for (const auto& [key, f] : ops_.all())
+      for (const std::string& c : classes)
+        if (c == "pointwise" ? f.pointwise() : contains(f.classes, c)) out.keys.insert(key);
+    return out;
+  }
+  /// Regions grow from row operators alone.
+  void check_around(const yaml::Node& n) {
+    const Members all = members(rule_.region.around_ops, rule_.region.around_classes);
+    const bool row = std::ranges::any_of(all.keys, [&](const std::string& key) {
+      auto it = ops_.all().find(key);
+      return it != ops_.all().end() && !it->second.pointwise();
+    });
+    if (!row && !all.open)
+      r_.invalid(n,
+                 fmt::format("{} has no row operator, and regions grow around these alone",
+                             escape(n.text)),
+                 "write \"@row\", or ones with `row:` in rules/ops");
+  }
+  /// What is kept joins the region as one of `of` or `around`.
+  void check_keeps(const yaml::Node& n) {
+    const RegionSpec& s = rule_.region;
+    const Members kept = members(s.kept_ops, s.kept_classes), of = members(s.ops, s.classes),
+                  around = members(s.around_ops, s.around_classes);
+    const bool some = std::ranges::any_of(kept.keys, [&](const std::string& key) {
+      return of.keys.contains(key) || around.keys.contains(key);
+    });
+    if (!some && !kept.open)
+      r_.invalid(n,
+                 fmt::format("no operator of {} is among of or around, so none joins the region",
+                             escape(n.text)),
+                 "write it into of, too");
   }
 
   void limit(const yaml::Node& at, std::string_view key, int64_t i, int& to) {
@@ -595,6 +697,10 @@ class RuleReader {
     if (!p)
       r_.invalid(*n, "one entry: values, and \"slices(whole)\" that they are",
                  "place: {xs: \"slices(y)\"}");
+    else if (yaml::parse_integer(p->axis))
+      r_.invalid(*n, fmt::format("the axis {} is no attribute that the pattern binds", p->axis),
+                 "leave it out: the pattern's node knows its axis; for this axis alone bind it "
+                 "(axis=$a), and ask for it in a condition");
     else if (!is(p->parts, K::value_list, K::value) || !is(p->whole, K::value, K::value) ||
              (!p->axis.empty() && !is(p->axis, K::attr, K::attr)))
       r_.invalid(*n, fmt::format(
@@ -693,6 +799,30 @@ class RuleReader {
 };
 
 }  // namespace
+
+std::pair<std::string, std::string> domain_and_name(std::string_view op) {
+  const size_t colons = op.find("::");
+  if (colons == op.npos) return {"", std::string(op)};
+  return {std::string(op.substr(0, colons)), std::string(op.substr(colons + 2))};
+}
+
+std::optional<std::pair<std::string, std::string>> unknown_operator(const Semantics& ops,
+                                                                    std::string_view op) {
+  const auto [domain, name] = domain_and_name(op);
+  if (!domain.empty() || op.starts_with("group.") || ops.find(domain, name) ||
+      ops.function(domain, name) || operator_schema(domain, name))
+    return std::nullopt;
+  std::vector<std::string> known = operator_names(domain);
+  std::string elsewhere;  // the same name in another domain
+  auto add = [&](const std::string& key) {
+    if (key.ends_with("::" + name)) elsewhere = key;
+    if (key.find("::") == key.npos) known.push_back(key);
+  };
+  for (const auto& [key, f] : ops.all()) add(key);
+  for (const auto& [key, f] : ops.functions()) add(key);
+  return std::pair(fmt::format("operator {} is none of ONNX's", escape(op)),
+                   elsewhere.empty() ? did_you_mean(name, known) : "write " + elsewhere);
+}
 
 ExprPtr read_expression(yaml::Reader& r, const yaml::Node& n, std::string_view what) {
   std::string t = r.quoted(n, what);

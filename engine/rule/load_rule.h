@@ -39,6 +39,12 @@ inline std::string near_or_all(std::string_view word, const std::vector<std::str
   std::string near = did_you_mean(word, known);
   return near.empty() ? fmt::format("there are {}", fmt::join(known, ", ")) : near;
 }
+/// "Relu", "com.microsoft::Gelu" -> domain and name.
+std::pair<std::string, std::string> domain_and_name(std::string_view op);
+/// What is wrong with an operator's name, and what to write: ONNX has none of that name, nor do
+/// rules/ops. Nothing for those of other domains, which nobody else may know, and "group.conv".
+std::optional<std::pair<std::string, std::string>> unknown_operator(const Semantics& ops,
+                                                                    std::string_view op);
 inline constexpr int64_t kMaxLimit = 100000;  ///< of max_ops, max_inputs and min_ops
 
 // --- schema.cpp

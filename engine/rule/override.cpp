@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "engine/base/join.h"
 #include "engine/rule/load_rule.h"
@@ -109,6 +110,7 @@ class Apply {
     for (const Override& e : entries_)
       if (meant(e, *copy))
         for (const Override::Setting& s : e.set) set(e, s, *copy);
+    check_limits(*copy);
     for (const Override& e : entries_)
       if (meant(e, *copy))
         for (const auto& [c, at] : e.where) condition(e, c, at, *copy);
@@ -123,6 +125,14 @@ class Apply {
     int* limit = p == r.parameters.end() ? limit_of(r, s.name) : nullptr;
     if (p == r.parameters.end() && !limit) return;  // missing() asks whether any rule has it
     found_.insert(&s);
+    // The keys of a map have no order: the two would be one limit with two values.
+    if (auto named = r.region.named.find(s.name);
+        limit && named != r.region.named.end() &&
+        std::ranges::count(e.set, named->second, &Override::Setting::name))
+      return problem(e, s.key,
+                     fmt::format("{} of rule {} is its parameter {}, which the entry sets, too",
+                                 s.name, r.id, named->second),
+                     fmt::format("leave out params.{}", s.name));
     if (limit) return set_limit(e, s, r, *limit);
     Param fresh = make_param(s.name, s.value);
     const bool number = is_number(p->value),
@@ -183,6 +193,24 @@ class Apply {
                                  escape(s.value.text), kMaxLimit),
                      "");
     to = static_cast<int>(*i);
+    limited_ = {&e, &s};
+  }
+  /// What the limits say together can be met, as in a rule's file.
+  void check_limits(const Rule& r) {
+    const auto [e, s] = std::exchange(limited_, {});
+    if (!s) return;
+    auto wrong = [&](std::string message) { problem(*e, s->key, std::move(message), ""); };
+    if (r.kind == RuleKind::merge && (r.merge.min < 2 || r.merge.max < r.merge.min))
+      wrong(fmt::format("{} would have params.min {} and params.max {}: siblings are 2 or more",
+                        r.id, r.merge.min, r.merge.max));
+    if (!grows(r)) return;
+    if (r.region.max_ops < 1 || r.region.min_ops > r.region.max_ops)
+      wrong(
+          fmt::format("{} would have params.min_ops {} and params.max_ops {}: it could never fire",
+                      r.id, r.region.min_ops, r.region.max_ops));
+    if (r.kind == RuleKind::region && r.region.max_inputs < 1)
+      wrong(
+          fmt::format("{} would have params.max_inputs 0, and every region reads a tensor", r.id));
   }
 
   void missing(const Override& e) {
@@ -310,6 +338,8 @@ class Apply {
   std::vector<Error> errors_;
   std::set<std::string> reported_, broken_;
   std::set<const Override::Setting*> found_;
+  /// The setting of a limit that was read last.
+  std::pair<const Override*, const Override::Setting*> limited_{};
 };
 
 bool same_name(const Node& n, const std::string& glob) {

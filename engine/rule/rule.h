@@ -18,6 +18,8 @@ namespace ferrule {
 struct Contract;  // contract.h
 
 enum class RuleKind { rewrite, absorb, window, region, merge, place };
+inline constexpr std::string_view kRuleKinds[] = {"rewrite", "absorb", "window",
+                                                  "region",  "merge",  "place"};
 std::string_view name(RuleKind k);
 
 /// Class of a condition.
@@ -28,6 +30,10 @@ struct Match;
 /// Whether a match is one that a condition asks about. A match's nodes may be those found so far:
 /// tails and regions ask for each candidate.
 using ConditionScope = std::function<bool(const Graph&, const Match&)>;
+
+/// The classes of `numerics`, from the strongest promise on.
+inline constexpr std::string_view kNumerics[] = {"exact", "signed_zero", "reassociating",
+                                                 "approximate", "reduced"};
 
 struct Condition {
   std::string id;
@@ -145,7 +151,7 @@ struct Rule {
   bool once = false;  ///< may grow the graph; fires once per root
   /// Why a plan with it may launch more kernels than one without; empty: it must not.
   std::string may_raise_kernels;
-  std::string numerics = "exact";  ///< exact | signed_zero | reassociating | approximate | reduced
+  std::string numerics = "exact";  ///< one of kNumerics
   bool waits() const {
     return experimental || numerics == "approximate" || numerics == "reduced";
   }  ///< for --enable
@@ -194,6 +200,7 @@ struct Phase {
   std::string log;  ///< "After vertical fusions: {layers} layers"
   bool fixpoint = true;
   Place place;
+  std::vector<RuleKind> kinds = {};  ///< of the rules that work in it; empty: all
 };
 
 /// Everything loaded from the rules directories, in firing order.

@@ -76,6 +76,8 @@ const std::map<std::string_view, std::vector<std::string_view>> kForms = {
 /// the L2 cache.
 const std::vector<std::string_view> kFormsOfStages = {"staged"};
 constexpr std::string_view kLibraries[] = {"onednn", "cudnn", "cublaslt"};  // as Library has them
+/// What their calls compute.
+const std::vector<std::string_view> kOfLibraries = {"conv", "deconv", "gemm"};
 constexpr int64_t kMostChannels = 1 << 20;
 
 /// The file of that name in the last of the directories that has one, whose files replace those of
@@ -144,7 +146,12 @@ void read_contract(yaml::Reader& r, const yaml::Node& n, std::string_view name,
   if (!r.expect(n, yaml::Node::Kind::map, "facts of a contract")) return;
   r.keys(n, kContractKeys);
   if (const yaml::Node* v = n.find("types")) c.types = types(r, *v);
-  if (const yaml::Node* v = n.find("library")) c.library = library(r, *v);
+  if (const yaml::Node* v = n.find("library")) {
+    c.library = library(r, *v);
+    if (!contains(kOfLibraries, name))
+      r.error(*v, fmt::format("no library has calls for {}", name),
+              fmt::format("leave it out; libraries have {}", fmt::join(kOfLibraries, ", ")));
+  }
   if (const yaml::Node* v = n.find("library_types")) c.library_types = types(r, *v);
   if (const yaml::Node* v = n.find("epilogues")) c.epilogues = r.strings(*v);
   if (const yaml::Node* v = n.find("exact_epilogues")) c.exact_epilogues = r.strings(*v);

@@ -161,6 +161,7 @@ std::optional<Found> Attempts::region(const Rule& rule, const Graph& g, const Su
       std::string why = r.edges ? r.edges(e.from, e.value, e.to) : said ? said->why : std::string();
       if (!r.edges && !said && !of_rule(other))
         why = fmt::format("it is no {}", words_of(spec, false));
+      if (why.empty() && said && said->stage == Rejection::Stage::structure) why = said->why;
       if (why.empty()) {
         const auto [limit, text] = ended(g, rule, r.matches, n, other);
         f.rejection.of_tail |= limit;

@@ -81,10 +81,14 @@ Result<std::string> nearest_node(const why::Observed& o, why::Inquiry& inquiry,
       if (o.fused.journal.steps[s].rule == rule) came = std::max(came, decltype(came){0, 0, 0, 0});
     if (came > furthest) furthest = came, best = name;
   }
-  if (best.empty())
-    return error(Code::usage, "why", fmt::format("{} comes near no node of the model", rule),
-                 "the model has none of its operators, or an earlier rule took them: --node NAME "
-                 "says what became of a node");
+  if (best.empty()) {
+    Error e =
+        error(Code::usage, "why", fmt::format("{} comes near no node of the model", rule)).value();
+    e.hint =
+        "the model has none of its operators, or an earlier rule took them: --node NAME says "
+        "what became of a node";
+    return fail(std::move(e));
+  }
   return best;
 }
 

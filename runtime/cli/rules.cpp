@@ -73,9 +73,12 @@ Result<Exit> check(const Common& common, bool all) {
   json notes = json::array(), errors = json::array();
   size_t kept = 0;  // about rules that are not their reader's
   for (const RuleNote& note : report.notes) {
-    if (!all && note.rule->pack == shipped && ++kept) continue;
-    notes.push_back({{"rule", note.rule->id}, {"text", note.text}});
-    if (!common.json) std::cout << "note: " << note.rule->id << ": " << note.text << "\n";
+    if (!all && note.rule && note.rule->pack == shipped && ++kept) continue;
+    json entry = {{"text", note.text}};
+    if (note.rule) entry["rule"] = note.rule->id;
+    notes.push_back(std::move(entry));
+    if (!common.json)
+      std::cout << "note: " << (note.rule ? note.rule->id + ": " : "") << note.text << "\n";
   }
   const Exit exit = report.errors.empty() ? Exit::ok : Exit::usage;
   for (const Error& e : report.errors) {

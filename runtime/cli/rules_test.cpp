@@ -199,7 +199,7 @@ void count(Totals& totals, const Tested& t) {
   totals.graphs += t.rewrite.graphs, totals.compared += t.rewrite.compared,
       totals.instances += t.rewrite.instances;
   totals.exhausted += t.rewrite.exhausted, totals.few += t.few();
-  if (!late(t).empty()) totals.undecided.push_back(t.rule->id);
+  if (!late(t).empty() && t.tests.passed()) totals.undecided.push_back(t.rule->id);
   for (const ConditionProof& c : t.rewrite.conditions) {
     totals.killed += c.state == ConditionProof::State::killed;
     totals.implied += c.state == ConditionProof::State::implied;

@@ -164,7 +164,7 @@ def rules(report):
     (folder / "twice_relu.yaml").write_text(text.replace("t = Relu(x)\n  y", "t = Rellu(x)\n  y", 1))
     done = run("rules", "check", "--rules", folder)
     report.check("rules check knows operators", None if done.code == USAGE and re.search(
-        r'twice_relu\.yaml:\d+:\d+: operator Rellu is none of ONNX.s(.|\n)*did you mean "Relu"', done.out) else done.tail() + done.out)
+        r'twice_relu\.yaml:\d+:\d+: operator Rellu is none of ONNX.s(.|\n)*did you mean "Relu"', done.err) else done.tail() + done.out)
     (folder / "twice_relu.yaml").write_text(text[:text.index("tests:")])
     done = run("rules", "test", "twice_relu", "--rules", folder, timeout=120)
     report.check("a rewrite without a case", None if done.code == harness.DIFFERS and "no case shows it firing" in done.out and "0 passed, 1 failed" in done.out

@@ -170,6 +170,35 @@ TEST_CASE("override: limits are parameters") {
         "Abs)");
 }
 
+TEST_CASE("override: a limit and the parameter that it is are one thing") {
+  auto asked = [](const std::string& entries) {
+    Asked a(entries);
+    a.options.rule_dirs.push_back(a.folder.path.string());
+    a.folder.file("own.yaml",
+                  "ferrule: 2\nid: own\ndoc: d\nkind: region\nphase: pointwise\ncontract: "
+                  "pointwise\nparams: {most: 4}\nregion: {of: \"@pointwise\", max_ops: most}\n");
+    fs::remove(a.folder.path / "override.yaml");
+    const std::string file = (a.folder.path / "entries.txt").string();
+    std::ofstream(file) << kOverrideHead + entries;
+    a.options.overrides = {file};
+    auto k = load_knowledge(a.options);
+    return k ? std::to_string((*k)->rules.find("own")->region.max_ops) : render(k.error());
+  };
+  CHECK(asked("  - {rule: own, set: {params.most: 8}}\n") == "8");
+  CHECK(asked("  - {rule: own, set: {params.max_ops: 1}}\n") == "1");
+  for (const char* both :
+       {"params.most: 8, params.max_ops: 1", "params.max_ops: 1, params.most: 8"}) {
+    const std::string said = asked(fmt::format("  - {{rule: own, set: {{{}}}}}\n", both));
+    CHECK_MESSAGE(has(said, "max_ops of rule own is its parameter most, which the entry sets, too"),
+                  said);
+  }
+  // Entries have an order: the last one holds.
+  CHECK(
+      asked(
+          "  - {rule: own, set: {params.most: 8}}\n  - {rule: own, set: {params.max_ops: 1}}\n") ==
+      "1");
+}
+
 TEST_CASE("override: an added condition holds rules back, and is named") {
   Asked a(
       "  - rule: conv_activation\n    where+:\n      - {id: small, when: \"numel(t) > 1000\", why: "
@@ -248,6 +277,11 @@ TEST_CASE("override: everything that is wrong with a file, at once, each with it
   refused("  - {rule: pointwise, nodes: [], off: true}\n", "concern nothing");
   refused("  - {rule: pointwise, dtype: float, off: true}\n", "no element type");
   refused("  - {rule: pointwise, set: {max_ops: 3}}\n", "write params.max_ops");
+  refused("  - {rule: pointwise, set: {params.min_ops: 3, params.max_ops: 2}}\n",
+          "pointwise would have params.min_ops 3 and params.max_ops 2: it could never fire");
+  refused("  - {rule: pointwise, set: {params.max_inputs: 0}}\n", "every region reads a tensor");
+  refused("  - {rule: row_siblings, set: {params.min: 1}}\n", "siblings are 2 or more");
+  refused("  - {rule: row_siblings, set: {params.max: 1}}\n", "siblings are 2 or more");
   refused("  - {rule: pointwise, where+: [{id: a, why: b}]}\n", "without an expression");
   refused("  - {rule: pointwise, where+: [{id: a, sound: \"true\"}]}\n",
           "only rewrites, merges and rules with roles");
@@ -257,7 +291,7 @@ TEST_CASE("override: everything that is wrong with a file, at once, each with it
 
 TEST_CASE("parameters of rules: in conditions, names and limits; set as a whole and by scope") {
   const std::string rule =
-      "ferrule: 1\nid: sines\nkind: region\ndoc: Sines.\nsource: [test]\nphase: windows\n"
+      "ferrule: 1\nid: sines\nkind: region\ndoc: Sines.\nsource: [test]\nphase: pointwise\n"
       "params: {least: 1, most: 3}\ncontract: pointwise\nname: \"{region}\"\n"
       "region: {of: \"{Sin|Cos|Exp|Abs}\", max_ops: most}\n"
       "where:\n  - {id: enough, profit: \"count(n in region: true) > least\", why: \"fewer than "

@@ -214,6 +214,35 @@ TEST_CASE("regions keep to their limits, and pieces stay acyclic") {
   CHECK(g.live_nodes() == 4);
 }
 
+TEST_CASE("a node that reads more tensors than the rule allows is no region of its own") {
+  auto reading = [](int most, const std::string& more) {
+    return set_of(
+        {rule("few", fmt::format("kind: region\nphase: rows\nnumerics: exact\ncontract: {}\n"
+                                 "region: {{of: \"@pointwise\", max_inputs: {}{}}}\n",
+                                 more.empty() ? "pointwise" : "row_reduce", most, more))});
+  };
+  const std::string text =
+      "g (float[2,3] i, float[2,3] j) => (float[2,3] o) { t = Add(i, j) u = Relu(t) o = Abs(u) }";
+  CHECK(fused(text, reading(1, "")) == "Add group.pointwise(Relu Abs)");
+  CHECK(fused(text, reading(2, "")) == "group.pointwise(Add Relu Abs)");
+  Graph g = graph(text);
+  CHECK(has(rejection(*reading(1, "").rules[0], g, "t").why,
+            "(Add) reads 2 tensors; the rule allows 1 (its parameter max_inputs)"));
+  // What was left out ends the region before it: the kernel behind it reads its result.
+  CHECK(
+      fused(
+          "g (float[2,3] i, float[2,3] j) => (float[2,3] o) { a = Abs(i) b = Add(a, j) c = Relu(b) "
+          "d = Mul(a, c) o = Neg(d) }",
+          reading(1, "")) ==
+      "group.pointwise(Abs) Add group.pointwise(Relu) Mul group.pointwise(Neg)");
+  const std::string rows =
+      "g (float[2,3] i, float[3] s, float[3] b) => (float[2,3] o) { t = "
+      "LayerNormalization(i, s, b) o = Relu(t) }";
+  CHECK(fused(rows, reading(2, ", around: \"@row\"")) == "LayerNormalization Relu");
+  CHECK(fused(rows, reading(3, ", around: \"@row\"")) ==
+        "group.row_reduce(LayerNormalization Relu)");
+}
+
 TEST_CASE("a region around rows keeps what it normalises, where the rule says so") {
   const RuleSet without = set_of({rule("rows", row_rule(""))}),
                 adds = set_of({rule("rows", row_rule(", keeps: \"{Add}\""))}),

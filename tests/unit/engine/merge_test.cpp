@@ -122,6 +122,39 @@ TEST_CASE("who is no sibling learns why") {
   REQUIRE(std::holds_alternative<Rejection>(a));
   CHECK(std::get<Rejection>(a).why ==
         "not one computation with other constants: attribute strides of Conv differs");
+  // The first of the two learns the same, as nothing but the other could join it.
+  a = match_any(*rule("t", kConvMerge), maker(g, "y"), context(g));
+  REQUIRE(std::holds_alternative<Rejection>(a));
+  CHECK(
+      std::get<Rejection>(a).why ==
+      "\"Conv_1\" (Conv) did not join \"Conv_0\" (Conv): not one computation with other constants: "
+      "attribute strides of Conv differs");
+  Graph alone = graph(
+      "agraph (float[1,2,4,4] x) => (float[1,2,4,4] y, float[1,2,4,4] z) <float[2,2,1,1] W = {1.0, "
+      "-2.0, "
+      "3.0, 0.5}> { y = Conv(x, W)\n z = Relu(x) }");
+  a = match_any(*rule("t", kConvMerge), maker(alone, "y"), context(alone));
+  REQUIRE(std::holds_alternative<Rejection>(a));
+  CHECK(std::get<Rejection>(a).why ==
+        "\"Conv_0\" (Conv) has no sibling: no other node of its kind reads \"x\"");
+  Graph biased = graph(
+      "agraph (float[1,2,4,4] x) => (float[1,2,4,4] y, float[1,2,4,4] z) <float[2,2,1,1] W = {1.0, "
+      "-2.0, "
+      "3.0, 0.5}, float[2] B = {1.0, 2.0}> { y = Conv(x, W)\n z = Conv(x, W, B) }");
+  std::string unfilled = kConvMerge;
+  unfilled.replace(unfilled.find(", fill: [\"2\"]"), 13, "");
+  a = match_any(*rule("t", unfilled), maker(biased, "z"), context(biased));
+  REQUIRE(std::holds_alternative<Rejection>(a));
+  CHECK(std::get<Rejection>(a).why ==
+        "not one computation with other constants: one of them has no input 2 of Conv, which would "
+        "be "
+        "zero where the rule's fill lists it");
+  std::string three = kConvMerge;
+  three.replace(three.find("min: 2"), 6, "min: 3");
+  a = match_any(*rule("t", three), maker(g, "y"), context(g));
+  REQUIRE(std::holds_alternative<Rejection>(a));
+  CHECK(std::get<Rejection>(a).why ==
+        "1 node of its kind reads \"x\" beside \"Conv_0\" (Conv); the rule takes 3 or more");
 }
 
 TEST_CASE("an axis that results do not lie along is the rule's fault") {

@@ -136,7 +136,7 @@ TEST_CASE("what is refused") {
         "ferrule: 1\nlike: cpu-avx2\nnotices_nan: often\nshared_bytes_per_core: -1\ncontracts:\n"
         "  conv: {library: cudn, forms: [dilated], most_plain_channels: -4}\n"
         "  pool: {forms: [dilatd], images_as_rows: 1}\n  conv_pool: {forms: [stagd], stridd: "
-        "[any]}\n  gemm: {forms: [dilated]}\n");
+        "[any]}\n  gemm: {forms: [dilated]}\n  row_reduce: {library: onednn}\n");
   write("cpu-avx512.yaml", "ferrule: 1\nlike: cpu-avx2\ncores: 5\n");
   std::vector<std::string> both = {rules_dir(), dir.string()};
   auto mine = load_target(both, "mine");
@@ -162,7 +162,7 @@ TEST_CASE("what is refused") {
         "conv has no form \"dilated\"", "hint: computed", "gemm has no form \"dilated\"",
         "leave it out", "-4 is not between 0 and", "pool has no form \"dilatd\"",
         "dilated, wide_pads", "facts.yaml:7:43", "conv_pool has no form \"stagd\"",
-        "did you mean \"strided\"?"})
+        "did you mean \"strided\"?", "no library has calls for row_reduce"})
     CHECK_MESSAGE(text.find(part) != std::string::npos, part << " in\n" << text);
   fs::remove_all(dir);
 }

@@ -32,7 +32,7 @@ std::string checked(std::vector<std::string> texts) {
   CheckReport report = check_rules(set, op_table());
   std::string s;
   for (const Error& e : report.errors) s += "error " + e.message + "\n";
-  for (const RuleNote& n : report.notes) s += n.rule->id + ": " + n.text + "\n";
+  for (const RuleNote& n : report.notes) s += (n.rule ? n.rule->id + ": " : "") + n.text + "\n";
   return s;
 }
 

@@ -54,6 +54,11 @@ std::string loaded(std::string_view what = "", std::string_view by = "") {
   fs::create_directories(dir / "contracts");
   std::ofstream(dir / "pipeline.yaml") << "ferrule: 2\nphases:\n  - {id: anchors}\n";
   std::ofstream(dir / "contracts/attention.yaml") << contract;
+  for (const char* other : {"other", "ring"})
+    std::ofstream(dir / fmt::format("contracts/{}.yaml", other)) << fmt::format(
+        "ferrule: 2\ncontract: {}\ndoc: d\nroles: {{x: \"[A...]\"}}\nresults: {{y: \"[A...]\"}}\n"
+        "stages: {{a: {}}}\n",
+        other, other == std::string("ring") ? "attention" : "conversion");
   std::ofstream(dir / "r.yaml") << rule;
   const std::vector<std::string> dirs{dir.string()};
   const auto ops = load_semantics(dirs);
@@ -108,6 +113,20 @@ TEST_CASE("what a rule with roles cannot say") {
   refused("x[..., D, Q]", "x[..., D, Q, ...]", "gives others");
 }
 
+TEST_CASE("a rule promises no more than its contract's kernels keep") {
+  CHECK(loaded("means: |", "numerics: exact\nmeans: |") == "");
+  refused("means: |", "numerics: close\nmeans: |", "\"close\" is none of exact, signed_zero");
+  const std::string contract = std::string(kContract) + "numerics: reassociating\n";
+  const std::string said = loaded(kContract, contract);
+  CHECK_MESSAGE(said.find("numerics: exact promises more than the kernels of attention keep: "
+                          "reassociating") != said.npos,
+                said);
+  CHECK(said.find("hint: write numerics: reassociating") != said.npos);
+  const std::string text = loaded("contract: attention\nroles: {q: \"x[",
+                                  "contract: attention\nnumerics: reassociating\nroles: {q: \"x[");
+  CHECK_MESSAGE(text == "", text);
+}
+
 TEST_CASE("what a contract cannot say") {
   refused("contract: attention\ndoc", "contract: atention\ndoc", "the file is called attention");
   refused("ferrule: 2\ncontract", "ferrule: 3\ncontract", "reads versions 1 and 2");
@@ -121,13 +140,15 @@ TEST_CASE("what a contract cannot say") {
   refused("D <= 8", "E <= 8", "E is not bound");
   refused("kernel: \"D", "profit: \"D", "profit conditions stand in rules");
   refused("y = act(", "z = act(", "no line makes y");
+  refused("act(Mul(", "act(Mull(", "operator Mull is none of ONNX's");
+  refused("act(Mul(", "group.gemm(Mul(", "group.gemm is a group, and means is made of operators");
   refused("means: |", "meaning: |", "meaning");
 }
 
 TEST_CASE("single nodes that a contract stands for") {
   const std::string before = "formulas: [act]";
   auto with = [&](const std::string& lines) { return before + "\nstands_for: [" + lines + "]"; };
-  CHECK(loaded(before, with("\"[n] y = {Mine|my.own::Other}<...>(q, add?)\"")) == "");
+  CHECK(loaded(before, with("\"[n] y = {Det|my.own::Other}<...>(q, add?)\"")) == "");
   refused(before, with("\"y = Mine<...>(add?)\""), "nothing is role q");
   refused(before, with("\"z = Mine<...>(q)\""), "nothing is role y");
   for (const char* line : {"y = Mine(q)", "y = Mine<axis=1, ...>(q)", "y = @unary<...>(q)",
@@ -135,8 +156,10 @@ TEST_CASE("single nodes that a contract stands for") {
     refused(before, with(fmt::format("\"{}\"", line)), "a contract stands for single nodes");
   refused(before, with("\"y = Mine<...>(q)\", \"y = Mine<...>(q, add)\""),
           "Mine is a single node of attention already");
+  refused(before, with("\"y = Dett<...>(q)\""), "did you mean \"Det\"?");
+  refused(before, with("\"y = Dett<...>(q)\""), "operator Dett is none of ONNX's");
   refused("means: |\n  y = act(Mul(Add(q, (add ?? 0)), {scale}))\n",
-          "stands_for: [\"y = Mine<...>(q)\"]\n", "attention is no contract of roles");
+          "stands_for: [\"y = Det<...>(q)\"]\n", "attention is no contract of roles");
   refused(before, with("\"[n] y = Mine<...>(q)\"") + "\ntail: \"@row\"", "@row");
 }
 
@@ -160,17 +183,27 @@ TEST_CASE("contracts of stages and of formulas") {
     CHECK(text.find(part) != text.npos);
   };
   const std::string none = "attention is no contract of roles",
-                    stages = "stages: {a: attention, b: conversion}\n",
+                    stages = "stages: {a: other, b: conversion}\n",
                     nodes = "nodes: [\"@row\", \"@pointwise\"]\ngenerated: rows\n";
   has(said(stages, "rank(input(b, 0)) == D and count(operands) > 0"), none);
-  has(said("stages: {a...: [attention]}\n", "all(n in a: const(input(n, 1)))"), none);
+  has(said("stages: {a...: [other]}\n", "all(n in a: const(input(n, 1)))"), none);
   has(said(stages + "let: {e: \"rank(q)\"}\n", "e == 2"), none);
   has(said("stages: {a: atention}\n", "D <= 8"), "there is no contract atention");
-  has(said("stages: {a: attention, b...: [conversion]}\n", "D <= 8"), "single ones in their order");
-  has(said("stages: {q: attention}\n", "D <= 8"), "two roles are called q");
+  has(said("stages: {a: other, b...: [conversion]}\n", "D <= 8"), "single ones in their order");
+  has(said("stages: {q: other}\n", "D <= 8"), "two roles are called q");
+  has(said("stages: {a: other, b: attention}\n", "D <= 8"), "attention is a stage of itself");
+  has(said("stages: {a: ring, b: conversion}\n", "D <= 8"),
+      "contracts are stages of each other: attention -> ring -> attention");
   has(said(stages, "D <= 8", roles), "stages have one role");
   has(said(stages + "let: {a: \"1\"}\n", "D <= 8"), "two roles are called a");
-  has(said(nodes, "tensors <= 8 and all(t in types: t == f32)"), none);
+  const std::string of_nodes =
+      "ferrule: 2\ncontract: attention\ndoc: d\nrequires: [{id: a, kernel: "
+      "\"tensors <= 8 and all(t in types: t == f32)\", why: w}]\n" +
+      nodes;
+  has(loaded(kContract, of_nodes), none);
+  has(said(nodes, "D <= 8"), "a contract of nodes has no roles");
+  has(loaded(kContract, of_nodes + "means: \"y = Relu(x)\"\n"), "a contract of nodes has no means");
+  has(said("generated: rows\n", "D <= 8"), "generated says how the kernel of `nodes` is written");
   has(said("nodes: [\"@unary\"]\ngenerated: rows\n", "tensors <= 8"), "nodes of @unary");
   has(said("nodes: [\"@row\"]\n", "tensors <= 8"), "generated");
   has(said("nodes: [\"@row\"]\ngenerated: loops\n", "tensors <= 8"), "boxes, rows");

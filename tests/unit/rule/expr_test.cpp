@@ -333,7 +333,7 @@ TEST_CASE("errors have a place and a hint") {
         "f.yaml:3:5: there is no function rnak (did you mean \"rank\"?)");
   CHECK(refused("rank(x) = 4") ==
         "f.yaml:3:13: found \"=\", expected the end of the expression (equality is ==)");
-  CHECK(refused("rank(x, 1) == 4") == "f.yaml:3:5: 2 arguments for rank(x: any) -> int");
+  CHECK(refused("rank(x, 1) == 4") == "f.yaml:3:5: 2 arguments for rank(x: shape) -> int");
   CHECK(refused("a < b < c") == "f.yaml:3:11: comparisons do not chain (write a < b and b < c)");
   CHECK(refused("(a") == "f.yaml:3:7: the expression ends where \")\" should follow");
   CHECK(refused("") == "f.yaml:3:5: an empty expression");

@@ -191,15 +191,59 @@ TEST_CASE("what a tail says can be met") {
     REQUIRE(!r.has_value());
     return render(r.error());
   };
+  CHECK(has(refused(""), "the pattern is one node, and the rule has no tail"));
   CHECK(has(refused("tail: {of: Relu, max_ops: 0}\n"), "no tail has so many operators"));
   CHECK(has(refused("tail: {of: Relu, min_ops: 3, max_ops: 2}\n"), "min_ops is 3 and max_ops 2"));
   CHECK(has(refused("tail: {of: Relu, around: \"@row\"}\n"), "around is for regions"));
   CHECK(has(refused("tail: {of: \"@pointwsie\"}\n"), "there is no operator class @pointwsie"));
   CHECK(has(refused("tail: {of: [Relu, Add]}\n"), "a scalar is wanted"));
+  CHECK(has(refused("tail: {of: \"{Rleu|Add}\"}\n"), "operator Rleu is none of ONNX's"));
+  CHECK(has(refused("tail: {of: \"{Rleu|Add}\"}\n"), "did you mean \"Relu\"?"));
+  CHECK(has(refused("tail: {of: Gelu_}\n"), "did you mean \"Gelu\"?"));
   CHECK(has(refused("types: []\ntail: {of: Relu}\n"), "the rule would never fire"));
   CHECK(has(refused("tail: {of: Relu, where: [{id: a, kernel: \"true\", why: w}, {id: a, kernel: "
                     "\"true\", why: w}]}\n"),
             "two conditions are called a"));
+}
+
+TEST_CASE("a name of a pattern has one meaning") {
+  auto refused = [](const std::string& match) {
+    auto r =
+        load_rule_text("ferrule: 1\nid: t\ndoc: \"d\"\nphase: fold\nkind: rewrite\nmatch: |\n" +
+                           match + "rewrite: |\n  y = Relu(x)\n",
+                       "t.yaml", op_table(), Limits{});
+    return r ? "" : render(r.error());
+  };
+  CHECK(refused("  a = Softmax<axis=$k>(x)\n  y = Relu(a)\n") == "");
+  std::string said = refused("  a = Softmax<axis=$a>(x)\n  y = Relu(a)\n");
+  CHECK(has(said, "t.yaml:7:15: a is an attribute here, and a value elsewhere in the pattern"));
+  CHECK(has(said, "choose another name"));
+  CHECK(has(refused("  t = Relu(x[x, N])\n  y = Relu(t)\n"), "x is a size here, and a value"));
+}
+
+TEST_CASE("what a region says can be met") {
+  auto load_region = [](const std::string& region) {
+    auto r = load_rule_text(
+        "ferrule: 1\nid: t\ndoc: \"d\"\nphase: rows\nkind: region\ncontract: row_reduce\nregion: " +
+            region + "\n",
+        "t.yaml", op_table(), Limits{});
+    return r ? "" : render(r.error());
+  };
+  CHECK(has(load_region("{of: \"@pointwise\", around: \"@pointwise\"}"),
+            "@pointwise has no row operator"));
+  CHECK(has(load_region("{of: \"@pointwise\", around: \"{CumSum|@movement}\"}"),
+            "{CumSum|@movement} has no row operator"));
+  CHECK(has(load_region("{of: \"@pointwise\", around: \"@row\", keeps: MatMul}"),
+            "no operator of MatMul is among of or around"));
+  CHECK(has(load_region("{of: Relu, around: Softmax, keeps: \"{Add|@binary}\"}"),
+            "no operator of {Add|@binary} is among of or around"));
+  CHECK(has(load_region("{of: Relu, max_inputs: 0}"), "every region reads a tensor"));
+  CHECK(has(load_region("{of: Relu, around: Sotfmax}"), "did you mean \"Softmax\"?"));
+  // Of other domains nobody here knows what they are.
+  CHECK(load_region("{of: \"{Relu|my::Op}\", around: \"my::Rows\", keeps: \"my::Op\"}") == "");
+  CHECK(load_region(
+            "{of: \"{Add|@unary}\", around: \"{Softmax|ReduceMax}\", keeps: \"@binary\"}") == "");
+  CHECK(load_region("{of: Relu, around: \"@row\", keeps: Softmax}") == "");
 }
 
 TEST_CASE("what siblings share and where values live is bound by the pattern") {
@@ -229,6 +273,7 @@ TEST_CASE("what siblings share and where values live is bound by the pattern") {
   const std::string place = "kind: place\nmatch: \"y = Concat<axis=$a>(xs...)\"\nplace: ";
   CHECK(has(refused(place + "{xs: \"parts(y, a)\"}\n"), "slices(whole)"));
   CHECK(has(refused(place + "{xs: \"slices(z, a)\"}\n"), "must be values that the pattern binds"));
+  CHECK(has(refused(place + "{xs: \"slices(y, 1)\"}\n"), "the axis 1 is no attribute"));
 }
 
 TEST_CASE("order: phases, then before and after, then paths") {
@@ -250,6 +295,16 @@ TEST_CASE("order: phases, then before and after, then paths") {
   CHECK(!set->phases[1].fixpoint);
   CHECK(set->find("d") != nullptr);
   CHECK(set->find("nope") == nullptr);
+}
+
+TEST_CASE("a cycle of before and after is told of at the rule of the last folder") {
+  Pack first({{"pipeline.yaml", kPipeline},
+              {"a.yaml", rule("a", "before: [b]\n")},
+              {"b.yaml", rule("b")}});
+  Pack second({{"z.yaml", rule("z", "before: [a]\nafter: [b]\n")}});
+  const std::string said = errors(load({first.dir.string(), second.dir.string()}));
+  CHECK_MESSAGE(has(said, (second.dir / "z.yaml:6:1").string()), said);
+  CHECK(has(said, "form a cycle among z, a, b"));
 }
 
 TEST_CASE("a later pack adds and replaces") {
@@ -346,7 +401,15 @@ TEST_CASE("what a rules directory cannot hold") {
   CHECK(has(fails({{"pipeline.yaml", kPipeline},
                    {"a.yaml", rule("a", "after: [b]\n")},
                    {"b.yaml", rule("b", "after: [a]\n")}}),
-            "form a cycle among a, b"));
+            "a.yaml:6:1: before and after form a cycle among a, b"));
+  // Who merely comes behind is not of the cycle.
+  CHECK(has(fails({{"pipeline.yaml", kPipeline},
+                   {"a.yaml", rule("a", "after: [c]\n")},
+                   {"b.yaml", rule("b", "before: [c]\n")},
+                   {"c.yaml", rule("c", "before: [b]\n")}}),
+            "form a cycle among b, c\n"));
+  CHECK(has(fails({{"pipeline.yaml", kPipeline}, {"a.yaml", rule("a", "before: [a]\n")}}),
+            "a.yaml:6:1: rule a is to come before itself"));
   CHECK(has(fails({{"pipeline.yaml", kPipeline}, {"a.yaml", rule("a", "after: [bb]\n")}}),
             "there is no rule bb"));
   CHECK(has(fails({{"pipeline.yaml", kPipeline},
@@ -357,6 +420,21 @@ TEST_CASE("what a rules directory cannot hold") {
             "rule a is in"));
   CHECK(has(fails({{"pipeline.yaml", kPipeline}, {"a.yaml", rule("a", "", "canonicalise")}}),
             "did you mean \"canonicalize\"?"));
+  const std::string kinds =
+      "ferrule: 1\nphases:\n  - {id: one, kinds: [absorb, window]}\n  - {id: two, kinds: "
+      "rewrite}\n  - {id: three}\n";
+  CHECK(fails({{"pipeline.yaml", kinds}, {"a.yaml", rule("a", "", "two")}}) == "");
+  CHECK(fails({{"pipeline.yaml", kinds}, {"a.yaml", rule("a", "", "three")}}) == "");
+  const std::string phase = fails({{"pipeline.yaml", kinds}, {"a.yaml", rule("a", "", "one")}});
+  CHECK(has(phase, "a.yaml:5:1: phase one takes no rules of kind rewrite"));
+  CHECK(has(phase, "phases of this kind: two, three"));
+  std::string broken = rule("a", "", "one");
+  broken.replace(broken.find("kind: rewrite"), 13, "kind: windo");
+  const std::string windo = fails({{"pipeline.yaml", kinds}, {"a.yaml", broken}});
+  CHECK(has(windo, "did you mean \"window\"?"));
+  CHECK(!has(windo, "takes no rules of kind"));
+  CHECK(has(fails({{"pipeline.yaml", "ferrule: 1\nphases: [{id: a, kinds: [rewrites]}]\n"}}),
+            "there is no kind rewrites"));
   CHECK(has(fails({{"pipeline.yaml", "ferrule: 1\nphases: [{id: a}, {id: a}]\n"}}),
             "phase a is listed twice"));
   CHECK(has(errors(load({"/nonexistent"})), "not a directory"));
@@ -440,7 +518,7 @@ TEST_CASE("contracts that there are not are refused wherever a rule names one") 
     auto r = load_rule_text(
         "ferrule: 1\nid: t\ndoc: d\nkind: absorb\nphase: anchors\nmatch: \"[a] y = " + op +
             "<...>(x, W)\"\ncontract: " + contract +
-            "\nanchor: a\nwhere: [{id: k, kernel: \"has_kernel('" + asked +
+            "\nanchor: a\ntail: {of: Relu}\nwhere: [{id: k, kernel: \"has_kernel('" + asked +
             "', dtype(x))\", why: w}]\n",
         "t.yaml", op_table(), Limits{});
     return r ? "" : render(r.error());
@@ -456,7 +534,7 @@ TEST_CASE("contracts that there are not are refused wherever a rule names one") 
   }
   CHECK(has(rule, "t.yaml:7:11: "));
   CHECK(has(pattern, "t.yaml:6:"));
-  CHECK(has(asked, "t.yaml:9:"));
+  CHECK(has(asked, "t.yaml:10:"));
 }
 
 TEST_CASE("a window needs a contract, and no anchor") {
