@@ -31,4 +31,10 @@ NodeId form_group(Graph& g, std::span<const NodeId> nodes, std::string contract,
                   std::string name, std::shared_ptr<const Body> made = nullptr,
                   std::shared_ptr<const Roles> roles = nullptr);
 
+/// Of "operator Resize cannot run here: mode linear computes", which not_applicable says, the end.
+inline std::string_view cause_of(std::string_view reason) {
+  const size_t colon = reason.find(": ");
+  return colon == reason.npos ? reason : reason.substr(colon + 2);
+}
+
 }  // namespace ferrule

@@ -42,6 +42,7 @@ Result<std::vector<Axis>> resize_axes(const Call& c, const Resampling& r) {
     Axis& a = out[static_cast<size_t>(axes[k])];
     a.scale = scales ? scales->at_f64(k)
                      : static_cast<double>(sizes->at_i64(k)) / static_cast<double>(a.in);
+    if (sizes && a.in == 0 && sizes->at_i64(k) == 0) a.scale = 1;  // nothing stays nothing
     if (!(a.scale > 0) || !std::isfinite(a.scale)) return c.bad("a scale of {}", a.scale);
     const double size =
         scales ? resized_size(a.in, a.scale) : static_cast<double>(sizes->at_i64(k));

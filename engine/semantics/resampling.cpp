@@ -10,14 +10,13 @@ namespace {
 
 /// Where output coordinate `x` lies in the input.
 double source_coordinate(const ResizeAxis& a, const Resampling& r, double x) {
-  const auto in = static_cast<double>(a.in);
-  const double resized = a.scale * in;
+  const auto in = static_cast<double>(a.in), to = static_cast<double>(a.out);
+  const double resized = a.scale == to / in ? to : a.scale * in;
   if (r.coordinates == "align_corners") return resized == 1 ? 0 : x * (in - 1) / (resized - 1);
   // Where the scale is a quotient of sizes, what lies on a pixel is not moved beside it by
   // rounding.
   const auto unscaled = [&](double at) {
-    const auto out = static_cast<double>(a.out);
-    if (a.scale == out / in) return at * in / out;
+    if (a.scale == to / in) return at * in / to;
     // Scales are f32, and so is what ONNX's reference and its runtime divide by them.
     return r.mode == "nearest" ? static_cast<float>(at) / static_cast<float>(a.scale)
                                : at / a.scale;
@@ -31,7 +30,7 @@ double source_coordinate(const ResizeAxis& a, const Resampling& r, double x) {
   const double half = unscaled(x + 0.5) - 0.5;
   if (r.coordinates == "pytorch_half_pixel") return resized == 1 ? -0.5 : half;
   if (r.coordinates == "half_pixel_symmetric")
-    return in / 2 * (1 - static_cast<double>(a.out) / resized) + half;
+    return in / 2 * (1 - to / resized) + half;
   return half;
 }
 
@@ -85,6 +84,8 @@ std::vector<ResizeTap> resize_taps(const ResizeAxis& a, const Resampling& r, int
     return {};
   // The position lies in (base, base + 1]: of two equally near pixels the left one is first.
   x = std::clamp(x, -1e9, 1e9);
+  // Which pixel is nearest is decided in f32, as runtimes do: 3 + 1e-16 is 3.
+  if (r.mode == "nearest") x = static_cast<float>(x);
   const auto base = static_cast<int64_t>(std::ceil(x)) - 1;
   const double ratio = x - static_cast<double>(base);
   std::vector<ResizeTap> taps;

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cmath>
+#include <numeric>
 
 #include "engine/semantics/semantics.h"
 #include "tests/support/paths.h"
@@ -420,6 +421,19 @@ TEST_CASE("resize") {
       run_op({"Resize"}, {f32({2, 2}, {1, 2, 3, 4}), std::nullopt, f32({2}, {0.1f, 1e8f})});
   REQUIRE(none);
   CHECK((*none)[0].dims() == std::vector<int64_t>{0, 200000000});
+  // Corners stay on corners, whatever the quotient of the sizes is rounded to.
+  std::vector<float> counted(25);
+  std::iota(counted.begin(), counted.end(), 0.0f);
+  const auto corners = values(run_op(
+      {"Resize",
+       {{"coordinate_transformation_mode", std::string("align_corners")},
+        {"nearest_mode", std::string("floor")}}},
+      {f32({25}, counted), std::nullopt, std::nullopt, Tensor::of_i64({1}, {14})}));
+  CHECK(corners.back() == 24);
+  const auto empty = run_op({"Resize"}, {f32({2, 0}, {}), std::nullopt, std::nullopt,
+                                         Tensor::of_i64({2}, {4, 0})});
+  REQUIRE(empty);
+  CHECK((*empty)[0].dims() == std::vector<int64_t>{4, 0});
   // A size is a product of f32, as inference has it.
   const auto sized =
       run_op({"Resize"}, {f32({25}, std::vector<float>(25)), std::nullopt, f32({1}, {8.0f / 25})});
