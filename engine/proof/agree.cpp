@@ -156,8 +156,8 @@ std::vector<Tensor> inputs_of(const Graph& g, const Round& round, bool sums, Dra
       continue;
     }
     // Places in another tensor: anything else is mostly none.
-    if (const auto at = places.find(v); at != places.end() && !longest_sequence(g, v) &&
-                                        is_int(t.dtype) && draw.chance(60)) {
+    if (const auto at = places.find(v);
+        at != places.end() && !longest_sequence(g, v) && is_int(t.dtype) && draw.chance(60)) {
       inputs.push_back(drawn_places(t.dtype, dims, size(at->second), draw));
       continue;
     }

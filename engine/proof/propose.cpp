@@ -217,12 +217,17 @@ Shape Proposer::shape(const World& w, const std::vector<Shape>& beside, const Pl
 
 // --- integers
 
-/// Some axes, each once, from either end, in any order.
-std::vector<int64_t> Proposer::axes(int rank) {
+/// Some axes, each once, from either end, in any order; often as many as the list beside them has
+/// elements, or pairs.
+std::vector<int64_t> Proposer::axes(int rank, int64_t listed) {
   std::vector<int64_t> all(rank);
   std::iota(all.begin(), all.end(), 0);
   draw_.shuffle(all);
-  if (rank) all.resize(draw_.between(int64_t{1}, int64_t{rank}));
+  if (listed > rank) listed /= 2;
+  if (listed > 0 && listed <= rank && draw_.chance(75))
+    all.resize(listed);
+  else if (rank)
+    all.resize(draw_.between(int64_t{1}, int64_t{rank}));
   if (draw_.chance(60)) std::ranges::sort(all);
   const bool back = draw_.chance(35);
   for (int64_t& a : all)
@@ -272,7 +277,7 @@ std::vector<int64_t> Proposer::beyond(const Shape& s, int64_t count) {
   return out;
 }
 
-std::vector<int64_t> Proposer::list(const Shape& s, const Graph& g, int way) {
+std::vector<int64_t> Proposer::list(const Shape& s, const Graph& g, int way, int64_t listed) {
   const int rank = static_cast<int>(s.size());
   constexpr int64_t kLongest = 64;  // what is listed one by one
   auto any_size = [&] {
@@ -285,7 +290,7 @@ std::vector<int64_t> Proposer::list(const Shape& s, const Graph& g, int way) {
       return rank ? std::vector<int64_t>{draw_.between(int64_t{-rank}, int64_t{rank - 1})}
                   : std::vector<int64_t>{0};
     case 2:
-      return axes(rank);
+      return axes(rank, listed);
     case 3: {  // the last ones, or those behind the channels
       for (int64_t a = draw_.chance(50) ? 2 : draw_.below(rank + 1); a < rank; ++a)
         out.push_back(a);
@@ -374,7 +379,7 @@ Tensor Proposer::integers(DType t, const Shape& beside, const Graph& g, const Pl
       way == 22 ? beyond(beside, listed >= 0 && draw_.chance(80)
                                      ? listed
                                      : draw_.between(1, std::max<int64_t>(std::ssize(beside), 1)))
-                : list(beside, g, way);
+                : list(beside, g, way, listed);
   const bool scalar = values.size() == 1 && (way == 0 || (way == 12 && draw_.chance(40)));
   std::vector<int64_t> dims;
   if (!scalar) dims.push_back(std::ssize(values));

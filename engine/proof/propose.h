@@ -54,8 +54,8 @@ class Proposer {
 
  private:
   int choose(const Place& place, int ways);
-  std::vector<int64_t> list(const Shape& beside, const Graph& g, int way);
-  std::vector<int64_t> axes(int rank);
+  std::vector<int64_t> list(const Shape& beside, const Graph& g, int way, int64_t listed);
+  std::vector<int64_t> axes(int rank, int64_t listed);
   std::vector<int64_t> beyond(const Shape& s, int64_t count);
   std::vector<int64_t> regrouped(const Shape& s);
   Shape some_ones(Shape s);
