@@ -122,6 +122,8 @@ Applicable<KernelPtr> make_folded_deconvolution(Context&, const KernelCall&);
 bool folding_pays(const KernelCall&);
 Applicable<KernelPtr> make_matmul(Context&, const KernelCall&);
 Applicable<KernelPtr> make_gemm(Context&, const KernelCall&);
+/// MatMul, or Gemm (`affine`), in f64; not applicable with a tail.
+Applicable<KernelPtr> make_product_f64(Context&, const KernelCall&, bool affine);
 Applicable<KernelPtr> make_pool(Context&, const KernelCall&);
 Applicable<KernelPtr> make_global_pool(Context&, const KernelCall&);
 /// Two windows, one over the other's result, strip by strip.

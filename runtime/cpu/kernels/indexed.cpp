@@ -121,10 +121,35 @@ class AlongAxis {
   AlongAxis(const std::vector<int64_t>& dims, const std::vector<int64_t>& indices, size_t axis)
       : indices_(indices), apart_(strides_of(dims, Layout::plain)), axis_(axis), n_(dims[axis]) {}
 
+  /// Whether the indices choose within rows, which are the operand's, too.
+  bool along_rows() const { return axis_ + 1 == indices_.size(); }
   int64_t rows() const { return row() ? numel() / row() : 0; }
   int64_t row() const { return indices_.empty() ? 1 : indices_.back(); }
   int64_t numel() const { return product_of(indices_, 0, indices_.size()); }
   int64_t size() const { return n_; }
+
+  /// y[k] = x[index[k]] of rows [begin, end), without a branch for each element.
+  template <class E, class T>
+  std::optional<int64_t> gather_rows(const E* x, const T* index, int64_t begin, int64_t end,
+                                     E* y) const {
+    const auto n = static_cast<uint64_t>(n_);
+    for (int64_t r = begin; r < end; ++r) {
+      const E* from = x + row_start(r);
+      const T* at = index + r * row();
+      E* to = y + r * row();
+      bool wrong = false;
+      for (int64_t k = 0; k < row(); ++k) {
+        const auto i = static_cast<int64_t>(at[k]);
+        const uint64_t j = static_cast<uint64_t>(i) + (i < 0 ? n : 0);
+        wrong |= j >= n;
+        to[k] = from[j < n ? j : 0];
+      }
+      if (!wrong) continue;
+      for (int64_t k = 0; k < row(); ++k)
+        if (const auto i = static_cast<int64_t>(at[k]); i < -n_ || i >= n_) return i;
+    }
+    return std::nullopt;
+  }
 
   /// f(element of the indices, position) for rows [begin, end); the first index that is out of
   /// range ends it.
@@ -133,12 +158,7 @@ class AlongAxis {
     const size_t last = indices_.size() - 1;
     const int64_t step = axis_ == last ? 0 : apart_[last];
     for (int64_t r = begin; r < end; ++r) {
-      int64_t base = 0;
-      for (int64_t k = static_cast<int64_t>(last) - 1, rest = r; k >= 0; --k) {
-        const auto a = static_cast<size_t>(k);
-        if (a != axis_) base += rest % indices_[a] * apart_[a];
-        rest /= indices_[a];
-      }
+      const int64_t base = row_start(r);
       for (int64_t k = 0; k < row(); ++k) {
         auto i = static_cast<int64_t>(index[r * row() + k]);
         if (i < -n_ || i >= n_) return i;
@@ -150,6 +170,16 @@ class AlongAxis {
   }
 
  private:
+  /// Where row r of the indices begins in the operand, at index 0 of the axis.
+  int64_t row_start(int64_t r) const {
+    int64_t base = 0;
+    for (size_t a = indices_.size() - 1; a-- > 0;) {
+      if (a != axis_) base += r % indices_[a] * apart_[a];
+      r /= indices_[a];
+    }
+    return base;
+  }
+
   std::vector<int64_t> indices_, apart_;
   size_t axis_;
   int64_t n_;
@@ -174,8 +204,10 @@ class GatherElementsKernel final : public Plain {
         E* y = out<E>(0);
         parallel_for(
             along_.rows(), 1 + kIndexedGrain / (along_.row() + 1), [&](int64_t begin, int64_t end) {
-              const auto bad =
-                  along_.each(in<I>(1), begin, end, [&](int64_t k, int64_t at) { y[k] = x[at]; });
+              const auto bad = along_.along_rows() && along_.size() > 0
+                                   ? along_.gather_rows(x, in<I>(1), begin, end, y)
+                                   : along_.each(in<I>(1), begin, end,
+                                                 [&](int64_t k, int64_t at) { y[k] = x[at]; });
               if (bad && !wrong.exchange(true)) what = *bad;
             });
       });
@@ -215,6 +247,27 @@ T reduced(Reduction how, T v, T w) {
       return std::min(v, w);
     default:
       return w;
+  }
+}
+
+/// The same of slices: the loops are made for each reduction.
+template <class T>
+void reduce_slice(Reduction how, const T* from, int64_t n, T* to) {
+  auto each = [&](auto which) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) to[i] = reduced(which(), to[i], from[i]);
+  };
+  switch (how) {
+    case Reduction::add:
+      return each([] { return Reduction::add; });
+    case Reduction::mul:
+      return each([] { return Reduction::mul; });
+    case Reduction::max:
+      return each([] { return Reduction::max; });
+    case Reduction::min:
+      return each([] { return Reduction::min; });
+    default:
+      break;
   }
 }
 
@@ -276,8 +329,10 @@ class Scatter final : public Plain {
     auto put = [&](int64_t k, int64_t at, int64_t n = 1) {
       if (how_ == Reduction::none)
         std::copy_n(updates + k, n, y + at);
+      else if (n == 1)
+        y[at] = reduced(how_, y[at], updates[k]);
       else
-        for (int64_t i = 0; i < n; ++i) y[at + i] = reduced(how_, y[at + i], updates[k + i]);
+        reduce_slice(how_, updates + k, n, y + at);
     };
     if (const auto* along = std::get_if<AlongAxis>(&places_)) {
       const auto bad = along->each(in<I>(1), 0, along->rows(), put);

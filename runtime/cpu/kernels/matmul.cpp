@@ -179,6 +179,7 @@ Applicable<KernelPtr> make_spread(Context& context, const KernelCall& call) {
 }  // namespace
 
 Applicable<KernelPtr> make_matmul(Context& context, const KernelCall& call) {
+  if (call.inputs[0].dtype == DType::f64) return make_product_f64(context, call, false);
   FERRULE_TRY(check_matmul(call));
   const Operand &a = call.inputs[0], &b = call.inputs[1], &y = call.outputs[0];
   Product p{view_of(a), view_of(b), view_of(y), 1, {}, 1, b.rank() > 1 ? y.rank() - 1 : -1, {}};
@@ -207,6 +208,7 @@ Applicable<KernelPtr> make_matmul(Context& context, const KernelCall& call) {
 }
 
 Applicable<KernelPtr> make_gemm(Context& context, const KernelCall& call) {
+  if (call.inputs[0].dtype == DType::f64) return make_product_f64(context, call, true);
   FERRULE_TRY(check_matmul(call));
   if (const Operand* c = call.own_input(2);
       c && is_column(*c, call.outputs[0]) && call.sum_input < 0)  // what is added in place stays

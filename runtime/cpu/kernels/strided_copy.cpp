@@ -136,6 +136,33 @@ bool interleave(const uint32_t* s, uint32_t* t, int64_t pixels, int64_t planes, 
   return true;
 }
 
+/// Dense pixels of three bytes to planes, 16 pixels at a time. Returns how many are done.
+__attribute__((target("ssse3"))) int64_t deinterleave3(const uint8_t* s, uint8_t* t, int64_t n,
+                                                       int64_t plane) {
+  alignas(16) uint8_t order[3][3][16];  // by plane and load: byte 3 k + plane is the k-th
+  for (int c = 0; c < 3; ++c)
+    for (int v = 0; v < 3; ++v)
+      for (int k = 0; k < 16; ++k) {
+        const int at = 3 * k + c - 16 * v;
+        order[c][v][k] = static_cast<uint8_t>(at >= 0 && at < 16 ? at : 0x80);
+      }
+  __m128i o[3][3];
+  for (int c = 0; c < 3; ++c)
+    for (int v = 0; v < 3; ++v) o[c][v] = _mm_load_si128(reinterpret_cast<__m128i*>(order[c][v]));
+  int64_t k = 0;
+  for (; k + 16 <= n; k += 16) {
+    __m128i x[3];
+    for (int v = 0; v < 3; ++v)
+      x[v] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(s + 3 * k + 16 * v));
+    for (int c = 0; c < 3; ++c)
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(t + c * plane + k),
+                       _mm_or_si128(_mm_or_si128(_mm_shuffle_epi8(x[0], o[c][0]),
+                                                 _mm_shuffle_epi8(x[1], o[c][1])),
+                                    _mm_shuffle_epi8(x[2], o[c][2])));
+  }
+  return k;
+}
+
 }  // namespace
 
 StridedCopy::StridedCopy(std::vector<int64_t> dims, std::vector<int64_t> source,
@@ -244,6 +271,13 @@ void StridedCopy::tiles(const T* source, T* target, int64_t rows, int64_t count)
   if constexpr (sizeof(T) == 4)
     if (target_step_ == 1 && interleave(source, target, rows, count, source_step_, target_row_))
       return;
+  if constexpr (sizeof(T) == 1)
+    if (rows == 3 && source_step_ == 3 && target_step_ == 1) {
+      const int64_t done = deinterleave3(source, target, count, target_row_);
+      for (int64_t r = 0; r < 3; ++r)
+        for (int64_t c = done; c < count; ++c) target[r * target_row_ + c] = source[r + 3 * c];
+      return;
+    }
   for (int64_t j = 0; j < rows; j += kCopyTile)
     for (int64_t i = 0; i < count; i += kCopyTile)
       tile(source + j + i * source_step_, target + j * target_row_ + i * target_step_,

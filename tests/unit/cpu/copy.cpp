@@ -171,4 +171,24 @@ TEST_CASE("elements of 1, 2 and 8 bytes") {
   }
 }
 
+TEST_CASE("pixels of three bytes become planes") {
+  for (const int64_t width : {1, 5, 15, 16, 17, 47, 48, 100, 6000})
+    for (const int64_t rows : {1, 3}) {
+      auto [x, p] = Tensor::allocate(DType::u8, {2, rows, width, 3});
+      auto* from = static_cast<uint8_t*>(p);
+      for (int64_t k = 0; k < x.numel(); ++k) from[k] = static_cast<uint8_t>(k * 7 + k / 251);
+      Harness h("Transpose");
+      h.node.attrs.set("perm", std::vector<int64_t>{0, 3, 1, 2});
+      h.input(x);
+      h.output(DType::u8, {2, 3, rows, width});
+      const Tensor y = h.run(make_copy);
+      const auto* to = static_cast<const uint8_t*>(y.data());
+      int64_t wrong = 0;
+      each_index({2, 3, rows, width}, [&](const Dims& i, int64_t k) {
+        wrong += to[k] != from[((i[0] * rows + i[2]) * width + i[3]) * 3 + i[1]];
+      });
+      CHECK(wrong == 0);
+    }
+}
+
 }  // namespace ferrule::cpu::test
