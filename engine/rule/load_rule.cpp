@@ -308,6 +308,7 @@ class RuleReader {
     for (const PatternLine& l : rule_.match.lines) each_expr(*l.expr, check);
   }
   void check_classes(const std::vector<std::string>& classes, const Place& at) {
+    if (classes.empty()) return;
     std::vector<std::string> known = ops_.class_names();
     known.insert(known.end(), {"pointwise", "group", "movement"});
     for (const std::string& c : classes)

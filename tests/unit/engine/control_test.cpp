@@ -242,6 +242,17 @@ TEST_CASE("override: what concerns nothing is said") {
   CHECK(has(f.warnings[2], "override.yaml:4: no node of the model matches /layer9/*"));
 }
 
+TEST_CASE("--allow-unproven of what is not proved is said") {
+  Asked a;
+  a.options.allow_unproven = {"pointwise", "nothing_*", "conv_batchnorm"};
+  const auto k = must(load_knowledge(a.options));
+  REQUIRE(k->warnings.size() == 2);
+  CHECK(k->warnings[0] ==
+        "--allow-unproven pointwise: only rewrites, merges and rules with roles are "
+        "proved, all others are used anyway");
+  CHECK(k->warnings[1] == "--allow-unproven nothing_*: no rule matches");
+}
+
 TEST_CASE("override: everything that is wrong with a file, at once, each with its place") {
   const std::string all =
       Asked(

@@ -127,6 +127,24 @@ TEST_CASE("a rule promises no more than its contract's kernels keep") {
   CHECK_MESSAGE(text == "", text);
 }
 
+TEST_CASE("a contract that replaces one of an earlier folder is noted") {
+  const fs::path dir = fs::temp_directory_path() / fmt::format("ferrule_replaces_{}", ::getpid());
+  fs::create_directories(dir / "contracts");
+  fs::copy_file(fs::path(rules_dir()) / "contracts/view.yaml", dir / "contracts/view.yaml",
+                fs::copy_options::overwrite_existing);
+  const std::vector<std::string> dirs{rules_dir(), dir.string()};
+  const auto ops = load_semantics(dirs);
+  fs::remove_all(dir);
+  REQUIRE_MESSAGE(ops.has_value(), (ops ? "" : render(ops.error())));
+  const CheckReport report = check_rules(RuleSet{}, *ops);
+  REQUIRE(report.notes.size() == 1);
+  CHECK(report.notes[0].rule == nullptr);
+  CHECK(report.notes[0].text ==
+        fmt::format("contract view: {} replaces {}", (dir / "contracts/view.yaml").string(),
+                    (fs::path(rules_dir()) / "contracts/view.yaml").string()));
+  CHECK(check_rules(RuleSet{}, op_table()).notes.empty());
+}
+
 TEST_CASE("what a contract cannot say") {
   refused("contract: attention\ndoc", "contract: atention\ndoc", "the file is called attention");
   refused("ferrule: 2\ncontract", "ferrule: 3\ncontract", "reads versions 1 and 2");

@@ -225,6 +225,14 @@ TEST_CASE("constants") {
   CHECK(w.truth("covers([2, 0, 1])") == "yes");
   CHECK(w.truth("covers([2, 0, 2])") == "no");
   CHECK(w.show("range(2, 5)") == "[2, 3, 4]");
+  CHECK(w.show("range(5, 2)") == "[]");
+  for (const char* long_one :
+       {"range(0, 70000)", "range(-9223372036854775807, 9223372036854775807)"}) {
+    const Val all = w.val(long_one);
+    const auto* unknown = std::get_if<Val::Unknown>(&all.v);
+    REQUIRE(unknown);
+    CHECK(unknown->fact == "a range of at most 65536 integers");
+  }
   CHECK(w.show("slice([1, 2, 3, 4], 1, -1)") == "[2, 3]");
   CHECK(w.show("[5, 6, 7][-1]") == "7");
   CHECK(w.show("[5, 6, 7][3]") == "?");

@@ -382,6 +382,7 @@ TEST_CASE("parameters: read, printed, used as limits") {
   CHECK(has(refused("max_ops: most", "max_ops: mots"), "mots"));
   CHECK(has(refused("> factor", "> factro"), "did you mean \"factor\"?"));
   CHECK(has(refused("word: \"8\"", "Word: 8"), "no name of a parameter"));
+  CHECK(has(refused("factor: 0.5", "factor: .nan"), "numbers are written nan, inf and -inf"));
   RuleSet set;
   set.rules.push_back(std::make_shared<const Rule>(*r));
   std::vector<std::string> notes;
@@ -466,6 +467,13 @@ TEST_CASE("what a rule cannot say") {
   CHECK(has(e, "tt is not bound by the pattern"));
   CHECK(has(refused("out_channels(conv) ==", "out_channels(cpu) =="),
             "out_channels wants a node, cpu is a word"));
+  e = refused("out_channels(conv) ==", "rank(conv) ==");
+  CHECK(has(e, "rank wants a value or a list of sizes, conv is a node"));
+  CHECK(has(e, "its result is output(conv, 0)"));
+  CHECK(refused("out_channels(conv) ==", "rank(output(conv, 0)) ==") == "");
+  CHECK(has(refused("ferrule: 1", "ferrule: \"1\""), "write ferrule: 1, without quotes"));
+  CHECK(has(refused("y = Mul(t, s!)", "y = Mull(t, s!)"), "operator Mull is none of ONNX's"));
+  CHECK(refused("y = Mul(t, s!)", "y = my.own::Mull(t, s!)") == "");
   CHECK(
       has(refused("out_channels(conv) ==", "uses(conv) =="), "uses wants a value, conv is a node"));
   CHECK(has(refused("{out_channels(conv)} ch", "{out_channels(cv)} ch"), "cv is not bound"));
