@@ -46,11 +46,32 @@ bool too_large(const Graph& g, const Value& v) {
   return rows > kMost && !only_measured(g, v);
 }
 
+/// Whether a window is so long that moving it over an image takes a proof's time.
+bool has_long_window(const Graph& g) {
+  constexpr int64_t kLong = 2500;
+  return std::ranges::any_of(g.order(), [&](NodeId id) {
+    const Node& n = g.node(id);
+    const OperatorSchema* schema = operator_schema(n);
+    if (!schema || std::ranges::find(schema->attributes, "kernel_shape", &AttributeSchema::name) ==
+                       schema->attributes.end())
+      return false;
+    const std::vector<int64_t> kernel = n.attrs.ints("kernel_shape");
+    if (std::ranges::any_of(kernel, [](int64_t k) { return k > kLong; })) return true;
+    for (size_t slot = 1; slot < n.inputs.size(); ++slot) {
+      const ValueId w = n.inputs[slot];
+      const auto* shape = w && g.value(w).type.shape ? &*g.value(w).type.shape : nullptr;
+      for (size_t k = 2; shape && k < shape->size(); ++k)
+        if ((*shape)[k].value_or(0) > kLong) return true;
+    }
+    return false;
+  });
+}
+
 bool typed(const Graph& g) {
   return std::ranges::all_of(
              g.outputs(), [&](ValueId v) { return g.value(v).type.dtype != DType::undefined; }) &&
          std::ranges::none_of(g.values(), [&](ValueId v) { return too_large(g, g.value(v)); }) &&
-         well_typed(g);
+         !has_long_window(g) && well_typed(g);
 }
 
 std::unique_ptr<Graph> changed(const Graph& g, std::initializer_list<const Mutation*> how) {
@@ -231,7 +252,7 @@ void Samples::lengthen() {
   for (size_t i = 0; i < cases_ && counted; ++i)
     for (auto& g : lengthened(*all_[i].graph, kCounted, kCounted)) {
       if (!in_time()) return;
-      if (!infer_again(*ctx_.ops, *g) || !counts(*g) ||
+      if (!infer_again(*ctx_.ops, *g) || !counts(*g) || has_long_window(*g) ||
           !attempt_rule(rule_, *g, ctx_.target, ctx_).fired)
         continue;
       all_.push_back(
