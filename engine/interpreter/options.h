@@ -2,6 +2,7 @@
 #pragma once
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -31,11 +32,18 @@ class Draws {
 /// A tensor and its bytes, which may be written: where a result may lie.
 using Room = std::pair<Tensor, void*>;
 
+/// What an operator made of a node's attributes alone, for the next time that the node runs.
+struct Prepared {
+  const Node* of = nullptr;
+  std::shared_ptr<const void> what;
+};
+
 struct InterpreterOptions {
   const Semantics* ops = nullptr;  ///< pointwise operators; required
   const Limits* limits = nullptr;  ///< bounds the size of each result
   const Cancel* cancel = nullptr;
-  Draws* draws = nullptr;  ///< of one run to the next; null: each call begins anew
+  Draws* draws = nullptr;        ///< of one run to the next; null: each call begins anew
+  Prepared* prepared = nullptr;  ///< of one run of a node to the next; null: nothing is kept
   /// Compute f32 / f16 / bf16 in double, and keep results in double, unrounded (arbiter, weight
   /// folding).
   bool f64 = false;

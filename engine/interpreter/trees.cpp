@@ -22,6 +22,9 @@ struct Split {
 struct Forest {
   std::vector<Split> nodes;
   std::vector<int64_t> roots;
+  int64_t features = 0, targets = 0;  ///< one more than the largest that is named
+  std::set<int64_t> named;            ///< targets
+  bool positive = true;               ///< no weight is below 0
 };
 
 bool passes(const Split& n, double x) {
@@ -58,15 +61,22 @@ std::vector<double> either(const Call& c, const std::string& name) {
   return v.empty() ? numbers(c, name) : v;
 }
 
-/// Every branch leads to a node, no path comes back, and features are there.
-Status checked(const Call& c, const Forest& f, int64_t width) {
+/// Every branch leads to a node, no path comes back, and no feature or target is below 0. Sets what
+/// the forest says of all its nodes.
+Status checked(const Call& c, Forest& f) {
   const int64_t n = std::ssize(f.nodes);
   for (const Split& s : f.nodes) {
+    for (const auto& [target, weight] : s.leaf) {
+      if (target < 0) return c.bad("target {}", target);
+      f.targets = std::max(f.targets, target + 1);
+      f.named.insert(target);
+      f.positive &= weight >= 0;
+    }
     if (s.test == Test::leaf) continue;
     if (s.yes < 0 || s.yes >= n || s.no < 0 || s.no >= n)
       return c.bad_attr("nodes_truenodeids", "a node leads to none of {}", n);
-    if (s.feature < 0 || s.feature >= width)
-      return c.bad_attr("nodes_featureids", "feature {} of {}", s.feature, width);
+    if (s.feature < 0) return c.bad_attr("nodes_featureids", "feature {}", s.feature);
+    f.features = std::max(f.features, s.feature + 1);
   }
   std::vector<uint8_t> state(f.nodes.size(), 0);  // 1: on the path, 2: done
   for (int64_t root : f.roots) {
@@ -190,6 +200,19 @@ Result<Forest> branches_and_leaves(const Call& c) {
   return f;
 }
 
+/// `read`(call), checked; once for all runs of a node.
+template <class Read>
+Result<std::shared_ptr<const Forest>> forest_of(const Call& c, Read&& read) {
+  Prepared* kept = c.options.prepared;
+  if (kept && kept->of == &c.n && kept->what)
+    return std::static_pointer_cast<const Forest>(kept->what);
+  FERRULE_ASSIGN(Forest f, read(c));
+  FERRULE_TRY(checked(c, f));
+  auto forest = std::make_shared<const Forest>(std::move(f));
+  if (kept) *kept = {&c.n, forest};
+  return forest;
+}
+
 enum class Aggregate : uint8_t { average, sum, min, max };
 
 /// What the leaves say, by row and target, and of which targets any leaf says something.
@@ -207,10 +230,9 @@ Result<Sums> summed(const Call& c, const Forest& f, int64_t targets, Aggregate h
   if (x.rank() != 2) return c.bad("its input is {}, no matrix", text(x.dims()));
   const int64_t rows = x.dims()[0], width = x.dims()[1];
   FERRULE_TRY(c.fits(DType::f64, {rows, targets}));
-  FERRULE_TRY(checked(c, f, width));
-  for (const Split& s : f.nodes)
-    for (const auto& [target, weight] : s.leaf)
-      if (target < 0 || target >= targets) return c.bad("target {} of {}", target, targets);
+  if (f.features > width)
+    return c.bad_attr("nodes_featureids", "feature {} of {}", f.features - 1, width);
+  if (f.targets > targets) return c.bad("target {} of {}", f.targets - 1, targets);
   const View<double> v(x);
   Sums sums;
   auto& [y, set] = sums;
@@ -240,7 +262,8 @@ Result<Sums> summed(const Call& c, const Forest& f, int64_t targets, Aggregate h
 }
 
 Outputs tree_ensemble(const Call& c) {
-  FERRULE_ASSIGN(const Forest f, branches_and_leaves(c));
+  FERRULE_ASSIGN(const auto forest, forest_of(c, branches_and_leaves));
+  const Forest& f = *forest;
   const int64_t targets = c.n.attrs.i("n_targets", 1), how = c.n.attrs.i("aggregate_function", 1);
   if (targets < 1) return c.bad_attr("n_targets", "{}", targets);
   if (how < 0 || how > 3) return c.bad_attr("aggregate_function", "{}", how);
@@ -250,7 +273,9 @@ Outputs tree_ensemble(const Call& c) {
 }
 
 Outputs tree_regressor(const Call& c) {
-  FERRULE_ASSIGN(const Forest f, numbered(c, "target"));
+  FERRULE_ASSIGN(const auto forest,
+                 forest_of(c, [](const Call& of) { return numbered(of, "target"); }));
+  const Forest& f = *forest;
   const int64_t targets = c.n.attrs.i("n_targets", 1);
   if (targets < 1) return c.bad_attr("n_targets", "{}", targets);
   static const std::map<std::string_view, Aggregate> kHow = {{"AVERAGE", Aggregate::average},
@@ -277,15 +302,10 @@ Outputs tree_regressor(const Call& c) {
 class TwoClasses {
  public:
   TwoClasses(const Forest& f, std::vector<double> base, std::string how)
-      : base_(std::move(base)), how_(std::move(how)) {
-    std::set<int64_t> named;
-    for (const Split& s : f.nodes)
-      for (const auto& [target, weight] : s.leaf) {
-        named.insert(target);
-        positive_ &= weight >= 0;
-      }
-    alone_ = named.size() == 1;
-  }
+      : base_(std::move(base)),
+        how_(std::move(how)),
+        positive_(f.positive),
+        alone_(f.named.size() == 1) {}
 
   /// One row: which class it is, and its scores in place.
   Result<int64_t> decide(const Call& c, std::span<double> row, bool first, bool second) const {
@@ -320,12 +340,14 @@ class TwoClasses {
  private:
   std::vector<double> base_;
   std::string how_;
-  bool positive_ = true;  ///< no weight is below 0
-  bool alone_ = false;    ///< all leaves name the same class
+  bool positive_;  ///< no weight is below 0
+  bool alone_;     ///< all leaves name the same class
 };
 
 Outputs tree_classifier(const Call& c) {
-  FERRULE_ASSIGN(const Forest f, numbered(c, "class"));
+  FERRULE_ASSIGN(const auto forest,
+                 forest_of(c, [](const Call& of) { return numbered(of, "class"); }));
+  const Forest& f = *forest;
   const Labels labels = labels_of(c, "classlabels_int64s");
   const auto classes = static_cast<int64_t>(labels.size());
   if (classes < 1) return c.bad("no names of classes");

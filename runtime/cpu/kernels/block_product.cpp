@@ -20,7 +20,7 @@ namespace {
 constexpr int64_t kBlockColumns = 16;     ///< that lie side by side
 constexpr int64_t kBlockStep = 8;         ///< rows of weights of 4 bits in a word of 32
 constexpr int kBlockRows = 8;             ///< of x that are multiplied at once
-constexpr int64_t kBlockGrain = 1 << 15;  ///< bytes of weights that are worth a thread
+constexpr int64_t kBlockGrain = 1 << 19;  ///< bytes of weights that are worth a thread
 
 /// How the weights lie: groups of 16 columns; in each, block by block: 16 scales and 16 zero points
 /// (f32), then the numbers: those of 4 bits as a word of 8 rows for each column, those of 8 bits as

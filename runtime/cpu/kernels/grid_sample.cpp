@@ -3,6 +3,7 @@
 // source: https://onnx.ai/onnx/operators/onnx__GridSample.html
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 
 #include "engine/base/diagnostics.h"
@@ -26,6 +27,32 @@ __attribute__((target_clones("avx512f", "avx2", "default"))) void sample(
       const float v = x[pixel[p]] * weight[p];
       sums[p] += weight[p] != 0 ? v : 0.0F;
     }
+}
+
+/// Along one axis, by point: the two pixels that are read, and their weights, as GridSampling::read
+/// says for linear sampling; 0 and pixel 0 where there is none.
+struct LinearTaps {
+  double weight[2][kPoints];
+  int32_t at[2][kPoints];
+};
+/// `grid`: the points' coordinates, `step` apart.
+__attribute__((target_clones("avx512f", "avx2", "default"))) void linear_taps(
+    const float* grid, int64_t step, int64_t points, int64_t size, bool corners, bool border,
+    LinearTaps& taps) {
+  const auto d = static_cast<double>(size);
+  for (int64_t p = 0; p < points; ++p) {
+    const double g = grid[p * step];
+    double v = corners ? (g + 1) / 2 * (d - 1) : ((g + 1) * d - 1) / 2;
+    v = std::fabs(v) <= std::numeric_limits<double>::max() ? v : -1e9;
+    v = v < -1e9 ? -1e9 : v > 1e9 ? 1e9 : v;
+    if (border) v = v < 0 ? 0 : v > d - 1 ? d - 1 : v;
+    const double low = std::floor(v), high = low + 1;
+    const bool has_low = low >= 0 && low < d, has_high = high >= 0 && high < d;
+    taps.weight[0][p] = has_low ? 1 - std::fabs(v - low) : 0;
+    taps.weight[1][p] = has_high ? 1 - std::fabs(v - high) : 0;
+    taps.at[0][p] = has_low ? static_cast<int32_t>(low) : 0;
+    taps.at[1][p] = has_high ? static_cast<int32_t>(high) : 0;
+  }
 }
 
 class GridSample final : public Kernel {
@@ -64,7 +91,11 @@ class GridSample final : public Kernel {
       for (int64_t k = all * me / team; k < all * (me + 1) / team; ++k) {
         const int64_t image = k / blocks_, first = k % blocks_ * kPoints;
         const int64_t points = std::min(kPoints, points_ - first);
-        where(image * points_ + first, points, weights, pixels);
+        if (axes_ == 2 && how_.mode == GridSampling::Mode::linear &&
+            how_.padding != GridSampling::Padding::reflection)
+          where_linear(image * points_ + first, points, weights, pixels);
+        else
+          where(image * points_ + first, points, weights, pixels);
         for (int64_t c = 0; c < channels_; ++c) {
           const int64_t plane = image * channels_ + c;
           float sums[kPoints];
@@ -79,6 +110,21 @@ class GridSample final : public Kernel {
  private:
   int64_t bytes_of_a_thread() const {
     return pixels_ * kPoints * static_cast<int64_t>(sizeof(float) + sizeof(int32_t));
+  }
+
+  /// The same as where(), for images.
+  void where_linear(int64_t first, int64_t points, float* weights, int32_t* pixels) const {
+    const bool border = how_.padding == GridSampling::Padding::border;
+    const float* at = static_cast<const float*>(grid_) + first * 2;
+    LinearTaps x{}, y{};
+    linear_taps(at, 2, points, sizes_[1], how_.corners, border, x);
+    linear_taps(at + 1, 2, points, sizes_[0], how_.corners, border, y);
+    for (int n = 0; n < 4; ++n)
+      for (int64_t p = 0; p < kPoints; ++p) {
+        weights[n * kPoints + p] = static_cast<float>(x.weight[n & 1][p] * y.weight[n >> 1][p]);
+        pixels[n * kPoints + p] =
+            static_cast<int32_t>(y.at[n >> 1][p] * apart_[0]) + x.at[n & 1][p];
+      }
   }
 
   /// Pixel by pixel, those of all points side by side; a pixel outside has weight 0, as have those

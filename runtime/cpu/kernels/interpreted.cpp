@@ -31,6 +31,7 @@ class Interpreted final : public Kernel {
     options_.limits = context.limits;
     options_.cancel = context.cancel;
     options_.draws = &draws_;
+    options_.prepared = &prepared_;
     sources_.resize(inputs_.size());
     targets_.resize(outputs_.size());
   }
@@ -92,6 +93,7 @@ class Interpreted final : public Kernel {
   const Graph& graph_;
   std::vector<Operand> inputs_, outputs_;
   Draws draws_;
+  ferrule::Prepared prepared_;
   InterpreterOptions options_;
   std::vector<const void*> sources_;
   std::vector<void*> targets_;

@@ -134,8 +134,8 @@ TEST_CASE("block_product: a batch of rows, several threads") {
   std::mt19937 rng(6);
   const ScopedThreads three(3);
   for (const Target& target : targets())
-    check_product({6, 256, 700, 32, DType::u8, DType::f32, 16, true, false, false},
-                  floats(DType::f32, {2, 3, 256}, -1, 1, rng), target, rng);
+    check_product({6, 512, 6000, 32, DType::u8, DType::f32, 16, true, false, false},
+                  floats(DType::f32, {2, 3, 512}, -1, 1, rng), target, rng);
 }
 
 TEST_CASE("block_product: infinite and undefined operands stay such") {

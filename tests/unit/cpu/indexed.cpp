@@ -177,4 +177,22 @@ TEST_CASE("indexed: an index that is out of range is the run's error") {
     }
 }
 
+TEST_CASE("indexed: an index out of range among many of a row") {
+  for (const int64_t bad : {int64_t{40}, int64_t{-41}}) {
+    std::vector<int64_t> which(60);
+    for (size_t k = 0; k < which.size(); ++k) which[k] = static_cast<int64_t>(k % 80) - 40;
+    which[37] = bad;
+    Harness h("GatherElements");
+    h.node.attrs.set("axis", int64_t{1});
+    h.input(random_tensor({2, 40}, 1));
+    h.input(Tensor::of_i64({2, 30}, which));
+    h.output(DType::f32, {2, 30});
+    auto kernel = h.make(kernel_of("GatherElements"));
+    REQUIRE(kernel.has_value());
+    const Status status = (*kernel)->run();
+    REQUIRE(!status.has_value());
+    CHECK(status.error().message == fmt::format("index {} is out of range for 40", bad));
+  }
+}
+
 }  // namespace ferrule::cpu::test

@@ -313,6 +313,43 @@ TEST_CASE("results lie where there is room for them") {
   CHECK(values(run({Tensor(), nullptr})) == Values{0, 1, 2, 3, 5, 7});
 }
 
+TEST_CASE("a forest is read once for the runs of a node") {
+  using Texts = std::vector<std::string>;
+  using Reals = std::vector<double>;
+  Graph g;
+  auto tree = [&](double low, double high) {
+    Node n;
+    n.op = "TreeEnsembleRegressor", n.domain = "ai.onnx.ml", n.since_opset = 3;
+    const std::pair<const char*, std::vector<int64_t>> lists[] = {
+        {"nodes_treeids", {0, 0, 0}},      {"nodes_nodeids", {0, 1, 2}},
+        {"nodes_featureids", {1, 0, 0}},   {"nodes_truenodeids", {1, 0, 0}},
+        {"nodes_falsenodeids", {2, 0, 0}}, {"target_treeids", {0, 0}},
+        {"target_nodeids", {1, 2}},        {"target_ids", {0, 0}}};
+    for (const auto& [name, list] : lists) n.attrs.set(name, list);
+    n.attrs.set("nodes_modes", Texts{"BRANCH_LEQ", "LEAF", "LEAF"});
+    n.attrs.set("nodes_values", Reals{0.5, 0, 0});
+    n.attrs.set("target_weights", Reals{low, high});
+    n.outputs = {g.add_value("y" + std::to_string(low))};
+    return g.add_node(std::move(n));
+  };
+  const NodeId first = tree(1, 2), second = tree(3, 4);
+  Prepared kept;
+  InterpreterOptions o = options();
+  o.prepared = &kept;
+  auto run = [&](NodeId id, const Tensor& x) {
+    const Tensor* in[] = {&x};
+    return interpret_node(g, g.node(id), in, o);
+  };
+  CHECK(values(run(first, f32({2, 2}, {0, 0, 0, 1}))) == Values{1, 2});
+  const void* what = kept.what.get();
+  CHECK(what);
+  CHECK(values(run(first, f32({1, 3}, {0, 1, 0}))) == Values{2});
+  CHECK(kept.what.get() == what);
+  CHECK(!run(first, f32({1, 1}, {0})));  // without the feature
+  CHECK(values(run(second, f32({1, 2}, {0, 0}))) == Values{3});
+  CHECK(values(run(first, f32({1, 2}, {0, 0}))) == Values{1});
+}
+
 TEST_CASE("texts, transforms and complex numbers: what is right, and what is refused") {
   const auto code = [](const Result<std::vector<Tensor>>& r) {
     REQUIRE(!r);
