@@ -490,17 +490,18 @@ class Instantiation {
     return true;
   }
 
-  /// Weights as the model stores them become the floats that the model makes of them, once for all
-  /// plans that start from one graph.
-  bool fold_weights(const Node& n) {
+  /// In the node's own types, as the model would compute it; large results once for all plans that
+  /// start from one graph.
+  bool fold_as_written(const Node& n) {
     std::string recipe = n.op.text();
     for (const auto& [name, value] : n.attrs.items())
       recipe += fmt::format(" {}={}", name, str(value));
     std::vector<Tensor> sources;
-    for (ValueId v : n.inputs)
-      if (v) sources.push_back(*s().constant(v));
     std::vector<const Tensor*> inputs;
-    for (ValueId v : n.inputs) inputs.push_back(v ? s().constant(v) : nullptr);
+    for (ValueId v : n.inputs) {
+      inputs.push_back(v ? s().constant(v) : nullptr);
+      if (v) sources.push_back(*inputs.back());
+    }
     InterpreterOptions options;
     options.ops = &ops_;
     options.limits = &limits_;
@@ -508,21 +509,29 @@ class Instantiation {
       auto result = interpret_node(s(), n, inputs, options);
       return result && result->size() == 1 ? std::move((*result)[0]) : Tensor();
     };
-    MadeConstants* shared = g_.made_constants();
-    Tensor floats = shared ? shared->get(recipe, sources, make) : make();
-    if (floats.dtype() == DType::undefined) return false;
-    s().set_constant(n.outputs[0], std::move(floats));
+    const auto large = [](const Tensor& t) { return t.numel() >= kLarge; };
+    MadeConstants* shared = std::ranges::any_of(sources, large) ? g_.made_constants() : nullptr;
+    Tensor made = shared ? shared->get(recipe, sources, make) : make();
+    if (made.dtype() == DType::undefined) return false;
+    s().set_constant(n.outputs[0], std::move(made));
     return true;
   }
-  bool stored_weights(const Node& n) {
-    return dequantizes(n) && std::ranges::all_of(n.inputs, [&](ValueId v) {
-             return !v || (s().constant(v) && !folded_.contains(v));
-           });
+  /// Weights that the model stores with scales; integers that f64 does not hold, which would be
+  /// rounded twice.
+  bool folds_as_written(const Node& n) {
+    const auto given = [&](ValueId v) {
+      return !v || (s().constant(v) && (!folded_.contains(v) || is_int(s().constant(v)->dtype())));
+    };
+    if (n.outputs.size() != 1 || !std::ranges::all_of(n.inputs, given)) return false;
+    const Tensor* first = n.inputs.empty() || !n.inputs[0] ? nullptr : s().constant(n.inputs[0]);
+    const bool long_integers = first && is_int(first->dtype()) && size_bits(first->dtype()) == 64;
+    return dequantizes(n) ||
+           (long_integers && ops_.pointwise(n) && wide_type(s().value(n.outputs[0]).type.dtype));
   }
 
   bool fold(const Node& n) {
+    if (folds_as_written(n)) return fold_as_written(n);
     if (fold_large(n)) return true;
-    if (stored_weights(n)) return fold_weights(n);
     if (fold_in(n, true) || fold_in(n, false)) {
       for (ValueId v : n.outputs)
         if (!wide_type(s().value(v).type.dtype) || folded_[v].numel() <= 64) round_to_constant(v);

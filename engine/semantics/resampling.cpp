@@ -29,8 +29,7 @@ double source_coordinate(const ResizeAxis& a, const Resampling& r, double x) {
   if (r.coordinates == "tf_half_pixel_for_nn") return unscaled(x + 0.5);
   const double half = unscaled(x + 0.5) - 0.5;
   if (r.coordinates == "pytorch_half_pixel") return resized == 1 ? -0.5 : half;
-  if (r.coordinates == "half_pixel_symmetric")
-    return in / 2 * (1 - to / resized) + half;
+  if (r.coordinates == "half_pixel_symmetric") return in / 2 * (1 - to / resized) + half;
   return half;
 }
 

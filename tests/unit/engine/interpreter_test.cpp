@@ -461,14 +461,14 @@ TEST_CASE("resize") {
   // Corners stay on corners, whatever the quotient of the sizes is rounded to.
   std::vector<float> counted(25);
   std::iota(counted.begin(), counted.end(), 0.0f);
-  const auto corners = values(run_op(
-      {"Resize",
-       {{"coordinate_transformation_mode", std::string("align_corners")},
-        {"nearest_mode", std::string("floor")}}},
-      {f32({25}, counted), std::nullopt, std::nullopt, Tensor::of_i64({1}, {14})}));
+  const auto corners =
+      values(run_op({"Resize",
+                     {{"coordinate_transformation_mode", std::string("align_corners")},
+                      {"nearest_mode", std::string("floor")}}},
+                    {f32({25}, counted), std::nullopt, std::nullopt, Tensor::of_i64({1}, {14})}));
   CHECK(corners.back() == 24);
-  const auto empty = run_op({"Resize"}, {f32({2, 0}, {}), std::nullopt, std::nullopt,
-                                         Tensor::of_i64({2}, {4, 0})});
+  const auto empty = run_op(
+      {"Resize"}, {f32({2, 0}, {}), std::nullopt, std::nullopt, Tensor::of_i64({2}, {4, 0})});
   REQUIRE(empty);
   CHECK((*empty)[0].dims() == std::vector<int64_t>{4, 0});
   // A size is a product of f32, as inference has it.
