@@ -148,7 +148,7 @@ class GroupProver::Trials {
   void run(double end) {
     RewriteProof counts;
     Samples samples(rule_, context_, counts, (thread_seconds() + end) / 2);
-    samples.cases();
+    samples.cases(false);
     if (!rule_.match.lines.empty()) draw(samples, counts);
     const bool all_made = samples.in_time();
     std::vector<const Sample*> order;

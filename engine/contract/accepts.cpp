@@ -155,14 +155,6 @@ Accept accepts_stages(const Contract& contract, const Graph& g, std::span<const 
 
 }  // namespace
 
-std::string not_of_group(const Refusal& r) {
-  constexpr std::string_view kAlone = " cannot run here: ";
-  std::string text = r.reason();
-  if (const size_t at = text.find(kAlone); at != text.npos)
-    text.replace(at, kAlone.size(), " cannot be part of this group: ");
-  return text;
-}
-
 std::string contract_of(const Node& n, const Semantics& ops) {
   if (n.body && !n.op.contract().empty()) return std::string(n.op.contract());
   const Contract* alone = ops.contracts() ? ops.contracts()->alone(n, ops) : nullptr;

@@ -3,7 +3,6 @@
 // Rules that make groups ask it of each, behind their own conditions; the planner of single nodes.
 #pragma once
 #include "engine/base/accept.h"
-#include "engine/base/applicable.h"
 #include "engine/graph/graph.h"
 #include "engine/semantics/semantics.h"
 #include "engine/target/target.h"
@@ -20,10 +19,6 @@ std::string contract_of(const Node& n, const Semantics& ops);
 Accept accepts(const Graph& g, std::span<const NodeId> nodes, NodeId anchor,
                std::string_view contract, const Target& target, const Semantics& ops,
                bool explain = true, const Graph* whole = nullptr);
-
-/// Why something is no part of a group, of what a lowering says: each of its operators alone may
-/// well run here.
-std::string not_of_group(const Refusal& r);
 
 /// How the elements of a slice lie in the tensor it is a part of.
 enum class SliceForm : uint8_t {

@@ -5,7 +5,6 @@
 
 #include "engine/base/diagnostics.h"
 #include "engine/base/join.h"
-#include "engine/contract/accepts.h"
 #include "engine/contract/broadcast.h"
 #include "engine/contract/epilogue.h"
 #include "engine/contract/library_tail.h"
@@ -177,6 +176,14 @@ Accept accepts_anchored(const Graph& g, std::span<const NodeId> nodes, NodeId an
                  : no(fmt::format("a {} takes no tail", contract));
   if (c.truth != Truth::yes) c.id = id("tail");
   return c;
+}
+
+std::string not_of_group(const Refusal& r) {
+  constexpr std::string_view kAlone = " cannot run here: ";
+  std::string text = r.reason();
+  if (const size_t at = text.find(kAlone); at != text.npos)
+    text.replace(at, kAlone.size(), " cannot be part of this group: ");
+  return text;
 }
 
 }  // namespace ferrule

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "engine/base/accept.h"
+#include "engine/base/applicable.h"
 #include "engine/graph/graph.h"
 #include "engine/semantics/semantics.h"
 #include "engine/target/target.h"
@@ -18,6 +19,9 @@ Accept accepts_anchored(const Graph& g, std::span<const NodeId> nodes, NodeId an
                         std::string_view contract, const Target& target, const Semantics& ops,
                         bool explain = true, const Graph* whole = nullptr);
 
+/// Why something is no part of a group, of what a lowering says: each of its operators alone may
+/// well run here.
+std::string not_of_group(const Refusal& r);
 /// "Sin, Mul": what the nodes of a tail compute, in messages.
 std::string operators_of(const Graph& g, std::span<const NodeId> tail);
 

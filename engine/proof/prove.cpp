@@ -51,7 +51,7 @@ class Prover {
 
   RewriteProof run() {
     if (!provable(rule_)) return std::move(out_);
-    samples_.cases();
+    samples_.cases(true);
     check();
     drawn();
     aim(kAiming);

@@ -198,7 +198,7 @@ void Samples::add(std::string text, std::unique_ptr<Graph> g) {
 
 // --- the author's cases
 
-void Samples::cases() {
+void Samples::cases(bool lengthened) {
   int number = 0;
   for (const RuleTest& t : rule_.tests) {
     const std::string where = fmt::format("case {}", ++number);
@@ -213,7 +213,7 @@ void Samples::cases() {
   std::vector<const Graph*> graphs;
   for (const Sample& s : all_) graphs.push_back(s.graph.get());
   hints_ = hints_of(rule_, graphs, *ctx_.ops);
-  lengthen();
+  if (lengthened) lengthen();
   for (size_t i = 0; i < cases_; ++i)
     for (const Mutation& m : mutations(*all_[i].graph, scope_)) {
       if (!in_time()) return;

@@ -21,8 +21,9 @@ class Samples {
   /// `rule`: with its sound conditions only.
   Samples(const Rule& rule, const ProofContext& ctx, RewriteProof& counts, double deadline);
 
-  /// The cases and single changes of them.
-  void cases();
+  /// The cases and single changes of them; `lengthened`: with one long axis, too, which takes
+  /// kernels that are emulated too long.
+  void cases(bool lengthened);
   /// Draws from the pattern until so many distinct graphs more on which the rule fires have been
   /// found, or nothing new comes up. Keeps those that fit the pattern; the others say nothing.
   void draw(int distinct);

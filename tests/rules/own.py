@@ -80,7 +80,7 @@ MISTAKES = [
     ("an unknown kind", "kind: window", "kind: windo", 'did you mean "window"?'),
     ("an unknown phase", "phase: windows", "phase: zzz", "there is no phase zzz", "canonicalize, fold, compose"),
     ("an unknown contract", "contract: softmax_topk", "contract: zzz", "there is no contract zzz", "argmax, argmin, attention"),
-    ("an unknown condition", "declined_by: D1", "declined_by: zzz", "no condition is called zzz", "D9, types, small"),
+    ("an unknown condition", "declined_by: D1", "declined_by: zzz", "no condition is called zzz", "D10, types, small"),
     ("a parenthesis that is not closed", "TopK<axis=-1, ...>(p, k)\n", "TopK<axis=-1, ...>(p, k\n", "own.yaml:9:38: the text ends"),
     ("an unknown version", "ferrule: 2", "ferrule: 3", "this program reads versions 1 and 2"),
 ]

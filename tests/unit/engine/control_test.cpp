@@ -357,6 +357,11 @@ const std::vector<Threshold> kThresholds = {
     {"channel_gate_dense", "most_weights", "1"},
     {"conv_pool", "times_l2", "1000"},
     {"depthwise_pointwise", "most_filters", "2"},
+    {"block_product", "most_rows", "1"},
+    {"dequantize_product", "most_rows", "9", "cpu-avx2",
+     "g (float[9,4] x) => (float[9,2] y) <uint8[4,2] q = {1, 2, 3, 4, 5, 6, 7, 8}, float[2,2] s = "
+     "{0.5, -0.25, 1.0, 2.0}> {\n  w = DequantizeLinear<axis=0, block_size=2>(q, s)\n  y = "
+     "MatMul(x, w)\n}"},
     {"bfloat_*", "least_cc", "99.5", "sm_90",
      "g (float[2,3] x, float[2,4] k) => (float[2,7] z) {\n"
      "  y = Concat<axis=1>(x, k)\n  z = Neg(y)\n}"},

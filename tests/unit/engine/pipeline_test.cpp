@@ -6,6 +6,7 @@
 #include <cstring>
 #include <set>
 
+#include "engine/semantics/infer.h"
 #include "tests/support/paths.h"
 #include "tests/unit/engine/shipped.h"
 
@@ -245,11 +246,19 @@ TEST_CASE("a size that a folded operand decides is known to what follows") {
 }
 
 TEST_CASE("weights that are stored with scales become floats once for the plans of all sizes") {
-  const Fused canonical = must(canonicalize(
-      graph("g (float[M,4] x) => (float[M,3] y) <uint8[4,3] q = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, "
-            "11, 12}, float[2,3] s = {0.5, -0.25, 1.0, 2.0, 0.125, 0.75}> { w = "
-            "DequantizeLinear<axis=0, block_size=2>(q, s) y = MatMul(x, w) }"),
-      knowledge(), {}));
+  Graph g = graph(
+      "g (float[M,4] x) => (float[M,3] y) <uint8[4,3] q = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, "
+      "float[2,3] s = {0.5, -0.25, 1.0, 2.0, 0.125, 0.75}> { w = DequantizeLinear<axis=0, "
+      "block_size=2>(q, s) y = MatMul(x, w) }");
+  constexpr int64_t kColumns = 1 << 15;  // small ones may be made again
+  const auto wide = [&](const char* name, DType type, int64_t rows) {
+    g.set_constant(g.find_value(name), Tensor::allocate(type, {rows, kColumns}).first);
+    g.set_type(g.find_value(name), {type, Shape{rows, kColumns}});
+  };
+  wide("q", DType::u8, 4), wide("s", DType::f32, 2);
+  for (const char* name : {"w", "y"}) g.set_type(g.find_value(name), {DType::f32, std::nullopt});
+  REQUIRE(infer_all(ops(), g));
+  const Fused canonical = must(canonicalize(std::move(g), knowledge(), {}));
   const auto planned = [&](int64_t rows) {
     EngineOptions o;
     o.shapes["x"] = {rows, 4};
