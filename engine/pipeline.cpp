@@ -89,6 +89,8 @@ class Pipeline {
       failures_.emplace(OriginFailures{*canonical.known_failures, canonical.graph});
   }
 
+  /// The phases before the first that groups.
+  Status rewrite() { return run(0, rewriting_); }
   /// What rewrites left is checked phase by phase; groups only wrap what was checked, and are
   /// looked at once, at the next check or the end.
   Status run(size_t first, size_t last) {
@@ -382,7 +384,7 @@ Result<Fused> canonical_form(Graph imported, const Knowledge& knowledge,
   Pipeline pipeline(out, knowledge, options, cancel);
   FERRULE_ASSIGN([[maybe_unused]] int folded, pipeline.fold());
   FERRULE_TRY(pipeline.share());
-  FERRULE_TRY(pipeline.run(0, rewriting_phases(knowledge.rules)));
+  FERRULE_TRY(pipeline.rewrite());
   out.graph.remove_dead();
   if (plans == Plans::any) out.graph.share_made_constants();
   if (plans == Plans::any && open_inputs(out.graph) && !options.near_misses) {

@@ -43,13 +43,12 @@ InnerStride inner_stride(int64_t step, int element_bytes) {
                                                          : InnerStride::strided;
 }
 
-std::string identity(const KernelKey& key) {
-  std::string out = key.target + (key.non_temporal ? "!" : ";");
-  append(out, key.program.inputs.size());
-  for (DType t : key.program.inputs) append(out, t);
-  for (InnerStride s : key.inner) append(out, s);
-  append(out, key.program.insts.size());
-  for (const Inst& in : key.program.insts) {
+std::string identity(const Program& program) {
+  std::string out;
+  append(out, program.inputs.size());
+  for (DType t : program.inputs) append(out, t);
+  append(out, program.insts.size());
+  for (const Inst& in : program.insts) {
     append(out, in.op);
     append(out, in.type);
     for (uint32_t a : in.args) append(out, a);
@@ -57,7 +56,14 @@ std::string identity(const KernelKey& key) {
     append(out, std::bit_cast<uint64_t>(in.f));
     append(out, in.i);
   }
-  for (uint32_t o : key.program.outputs) append(out, o);
+  append(out, program.outputs.size());
+  for (uint32_t o : program.outputs) append(out, o);
+  return out;
+}
+
+std::string identity(const KernelKey& key) {
+  std::string out = key.target + (key.non_temporal ? "!" : ";") + identity(key.program);
+  for (InnerStride s : key.inner) append(out, s);
   for (Fold f : key.folds) append(out, f);
   out += key.fold_outer ? "|" : "-";
   return out;

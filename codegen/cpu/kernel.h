@@ -37,7 +37,10 @@ struct KernelKey {
   std::vector<Fold> folds{};
   bool fold_outer = false;
 };
-/// Equal strings if and only if the machine code is the same (names of inputs do not matter).
+/// Equal strings if and only if the programs compute the same in the same way (names of inputs do
+/// not matter).
+std::string identity(const Program& program);
+/// Equal strings if and only if the machine code is the same.
 std::string identity(const KernelKey& key);
 
 /// `ptrs`: per input, then per output. `n`: iterations of the outer and of the inner loop, both may

@@ -21,17 +21,14 @@ int64_t bytes_of(DType t) { return std::max(1, size_bits(t) / 8); }
 }  // namespace
 
 const StagedRows& RowSplits::of(const RowRegion& region, bool tiles) {
-  KernelKey key;
-  key.program = region.program;
-  key.folds = region.folds;
-  key.fold_outer = tiles;
-  std::string text = identity(key);
+  std::string text = identity(region.program) + (tiles ? "t" : "-");
+  for (Fold f : region.folds) text += fmt::format("{},", static_cast<int>(f));
   for (const std::string& name : region.program.input_names) text += name + ";";
   for (const RowSource& s : region.sources)
     text += fmt::format("{},{};", static_cast<int>(s.kind), s.index);
   for (const auto* operands : {&region.inputs, &region.outputs}) {
     for (const RowOperand& o : *operands) text += o.uniform ? "u" : "v";
-    text += fmt::format(";{};{};", region.program.outputs.size(), region.folds.size());
+    text += ";";
   }
   auto it = known_.find(text);
   if (it == known_.end()) it = known_.emplace(std::move(text), split_rows(region, tiles)).first;

@@ -128,4 +128,9 @@ Result<NodeId> make_group(Graph& g, std::span<const NodeId> nodes, std::string c
   return form_group(g, nodes, std::move(contract), std::move(rule), std::move(name));
 }
 
+std::string too_many_inputs(const Graph& g, NodeId n, size_t read, int most) {
+  return fmt::format("{} reads {}; the rule allows {} (its parameter max_inputs)", node_text(g, n),
+                     counted(read, "tensor"), most);
+}
+
 }  // namespace ferrule

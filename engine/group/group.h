@@ -31,6 +31,8 @@ NodeId form_group(Graph& g, std::span<const NodeId> nodes, std::string contract,
                   std::string name, std::shared_ptr<const Body> made = nullptr,
                   std::shared_ptr<const Roles> roles = nullptr);
 
+/// Why a node alone is no region: it reads more tensors than a rule allows.
+std::string too_many_inputs(const Graph& g, NodeId n, size_t read, int most);
 /// Of "operator Resize cannot run here: mode linear computes", which not_applicable says, the end.
 inline std::string_view cause_of(std::string_view reason) {
   const size_t colon = reason.find(": ");

@@ -366,9 +366,7 @@ class Regions {
       }
       if (count > most) {  // alone already; the section is empty
         ++section_;        // what it reads, others do not read yet
-        miss(n, "structure",
-             fmt::format("{} reads {}; the rule allows {} (its parameter max_inputs)",
-                         node_text(g_, n), counted(count, "tensor"), most));
+        miss(n, "structure", too_many_inputs(g_, n, count, spec_.max_inputs));
         continue;
       }
       section.push_back(n);

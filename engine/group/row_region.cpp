@@ -70,10 +70,7 @@ class RowRegions {
       return miss(seed);
     }
     if (const size_t read = reads(seed); read > static_cast<size_t>(spec_.max_inputs)) {
-      refuse(seed, "structure", [&] {
-        return fmt::format("{} reads {}; the rule allows {} (its parameter max_inputs)",
-                           node_text(g_, seed), counted(read, "tensor"), spec_.max_inputs);
-      });
+      refuse(seed, "structure", [&] { return too_many_inputs(g_, seed, read, spec_.max_inputs); });
       return miss(seed);
     }
     axes_ = *axes;

@@ -24,9 +24,6 @@
 namespace ferrule {
 namespace {
 
-constexpr std::array<std::string_view, 5> kNames{"exact", "signed_zero", "reassociating",
-                                                 "approximate", "reduced"};
-
 enum class Sizes : uint8_t { primes, two, one, zero };
 struct Round {
   Magnitudes values;
@@ -379,10 +376,10 @@ class Comparison {
 }  // namespace
 
 Numerics numerics_of(const Rule& rule) {
-  return static_cast<Numerics>(std::ranges::find(kNames, rule.numerics) - kNames.begin());
+  return static_cast<Numerics>(std::ranges::find(kNumerics, rule.numerics) - std::begin(kNumerics));
 }
 std::string_view name(Numerics n) {
-  return n == Numerics::none ? "none" : kNames[static_cast<size_t>(n)];
+  return n == Numerics::none ? "none" : kNumerics[static_cast<size_t>(n)];
 }
 
 std::string disagreement(const Graph& before, const Graph& after, Numerics claim,

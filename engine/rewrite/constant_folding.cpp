@@ -1,6 +1,7 @@
 // Constant folding and dead code: not rules. A node whose operands are all constants is run once,
 // by the interpreter, in its own types; small integer results that inference knows become
 // constants, too.
+#include <algorithm>
 #include <deque>
 #include <set>
 
@@ -57,18 +58,18 @@ class Folder {
 
   /// A folded operand may be what inference was missing, and so may what it then says of a result.
   void refine(NodeId n) {
-    bool unknown = false, open = false, constant = false, news = false;
-    for (ValueId v : g_.node(n).outputs) {
-      if (!v) continue;
-      const Type& type = g_.value(v).type;
-      unknown |= !type.known();
-      open |= !type.shape || !constant_shape(*type.shape);
-    }
+    bool constant = false, news = false;
     for (ValueId v : g_.node(n).inputs) {
       constant |= v && g_.constant(v);
       news |= v && news_.contains(v);
     }
-    if (!(unknown && constant) && !(open && news)) return;
+    if (!constant && !news) return;
+    const bool missing = std::ranges::any_of(g_.node(n).outputs, [&](ValueId v) {
+      if (!v) return false;
+      const Type& type = g_.value(v).type;
+      return (constant && !type.known()) || (news && (!type.shape || !constant_shape(*type.shape)));
+    });
+    if (!missing) return;
     const std::vector<ValueId> outputs = g_.node(n).outputs;
     std::vector<Type> before;
     for (ValueId v : outputs) before.push_back(v ? g_.value(v).type : Type{});

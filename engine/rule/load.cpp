@@ -107,27 +107,36 @@ Error at_key(const std::string& file, const std::string& content, std::string_vi
   return e;
 }
 
+/// The shortest way from k back to it along `next`, k first; empty: there is none.
+std::vector<size_t> cycle_of(size_t k, const std::vector<std::vector<size_t>>& next) {
+  std::map<size_t, size_t> from;
+  std::vector<size_t> work = {k};
+  for (size_t i = 0; i < work.size() && !from.contains(k); ++i)
+    for (size_t n : next[work[i]])
+      if (from.emplace(n, work[i]).second) work.push_back(n);
+  if (!from.contains(k)) return {};
+  std::vector<size_t> cycle = {k};
+  for (size_t at = from.at(k); at != k; at = from.at(at)) cycle.insert(cycle.begin() + 1, at);
+  return cycle;
+}
+
 /// Contracts that are stages of each other in a circle; the first of a circle tells of it.
 void check_stages(const std::vector<std::shared_ptr<const Contract>>& contracts, Errors& errors) {
-  std::map<std::string_view, const Contract*> by_id;
-  for (const auto& c : contracts) by_id[c->id] = c.get();
-  std::set<const Contract*> told;
-  for (const auto& c : contracts) {
-    std::map<const Contract*, const Contract*> from;  // on the way from c
-    std::vector<const Contract*> work = {c.get()};
-    for (size_t k = 0; k < work.size(); ++k)
-      for (const StageSpec& s : work[k]->stages)
-        for (const std::string& name : s.contracts)
-          if (auto it = by_id.find(name); it != by_id.end() && it->second != work[k])
-            if (from.emplace(it->second, work[k]).second) work.push_back(it->second);
-    if (!from.contains(c.get()) || told.contains(c.get())) continue;
-    std::string circle = c->id;
-    for (const Contract* at = from.at(c.get());; at = from.at(at)) {
-      told.insert(at);
-      circle = at->id + " -> " + circle;
-      if (at == c.get()) break;
-    }
-    errors.add(at_key(c->file, c->text, "stages", "contracts are stages of each other: " + circle,
+  std::vector<std::vector<size_t>> stages(contracts.size());
+  for (size_t k = 0; k < contracts.size(); ++k)
+    for (const StageSpec& s : contracts[k]->stages)
+      for (const std::string& name : s.contracts)
+        if (const auto at = std::ranges::find(contracts, name, [](const auto& c) { return c->id; });
+            at != contracts.end() && *at != contracts[k])  // a stage of itself is told of already
+          stages[k].push_back(static_cast<size_t>(at - contracts.begin()));
+  std::set<size_t> told;
+  for (size_t k = 0; k < contracts.size(); ++k) {
+    const std::vector<size_t> circle = cycle_of(k, stages);
+    if (circle.empty() || told.contains(k)) continue;
+    std::string ids;
+    for (size_t at : circle) told.insert(at), ids += contracts[at]->id + " -> ";
+    const Contract& c = *contracts[k];
+    errors.add(at_key(c.file, c.text, "stages", "contracts are stages of each other: " + ids + c.id,
                       "name the contracts of its parts"));
   }
 }
@@ -390,18 +399,6 @@ class Loader {
     for (size_t k : left)
       if (const std::vector<size_t> cycle = cycle_of(k, after); !cycle.empty())
         return report(cycle);
-  }
-  /// The shortest way from k back to it, k first; empty: there is none.
-  static std::vector<size_t> cycle_of(size_t k, const std::vector<std::vector<size_t>>& after) {
-    std::map<size_t, size_t> from;
-    std::vector<size_t> work = {k};
-    for (size_t i = 0; i < work.size() && !from.contains(k); ++i)
-      for (size_t n : after[work[i]])
-        if (from.emplace(n, work[i]).second) work.push_back(n);
-    if (!from.contains(k)) return {};
-    std::vector<size_t> cycle = {k};
-    for (size_t at = from.at(k); at != k; at = from.at(at)) cycle.insert(cycle.begin() + 1, at);
-    return cycle;
   }
   void report(const std::vector<size_t>& cycle) {
     const Rule& r = *rules_[cycle[0]];

@@ -31,7 +31,7 @@ struct Match;
 /// tails and regions ask for each candidate.
 using ConditionScope = std::function<bool(const Graph&, const Match&)>;
 
-/// The classes of `numerics`, from the strongest promise on.
+/// The classes of `numerics`, from the strongest promise on, as the proof's Numerics has them.
 inline constexpr std::string_view kNumerics[] = {"exact", "signed_zero", "reassociating",
                                                  "approximate", "reduced"};
 

@@ -65,6 +65,23 @@ bool no_further(const Off& ours, const Off& theirs) {
          static_cast<double>(ours.wrong) <= kReducedFactor * static_cast<double>(theirs.wrong);
 }
 
+std::optional<std::string> arbitrated(Difference& d, const Tensor& got, const Tensor& other,
+                                      const Tensor& exact, std::string_view whose) {
+  if (exact.dims() != got.dims() || exact.dims() != other.dims()) return std::nullopt;
+  const Off ours = off_by(got, exact), theirs = off_by(other, exact);
+  if (no_further(ours, theirs)) d.ok = true;
+  if (ours.wrong || theirs.wrong)
+    return fmt::format("against f64, {} elements are wrong; of {}, {} are", ours.wrong, whose,
+                       theirs.wrong);
+  if (std::isfinite(ours.largest))
+    return fmt::format("error against f64 {:.2g}; {} has {:.2g}, and {:g} times that is allowed",
+                       ours.largest, whose, theirs.largest, kReducedFactor);
+  return fmt::format("{}; {} has {}", d.text, whose,
+                     std::isfinite(theirs.largest)
+                         ? "numbers there"
+                         : "such elements, too: values exceed the range of the shorter type");
+}
+
 Result<Tensors> exact_results(const std::string& model, const EngineOptions& options,
                               const Tensors& inputs, const Cancel* cancel) {
   FERRULE_ASSIGN(const Semantics ops, load_first_definitions(options.rule_dirs, infer_by_schema));

@@ -19,6 +19,12 @@ Off off_by(const Tensor& got, const Tensor& exact);
 /// Whether results in a short type are no further off than the interpreter's explain.
 bool no_further(const Off& ours, const Off& interpreters);
 
+/// Results that differ by more than their type allows become ok (`d`) where they are no further
+/// from f64 than `other`, which is `whose`: "the interpreter in the same types". What there is to
+/// say of both; nothing where their sizes differ.
+std::optional<std::string> arbitrated(Difference& d, const Tensor& got, const Tensor& other,
+                                      const Tensor& exact, std::string_view whose);
+
 /// The model without rules, every float in f64. errors: those of import and of the interpreter.
 Result<Tensors> exact_results(const std::string& model, const EngineOptions& options,
                               const Tensors& inputs, const Cancel* cancel);

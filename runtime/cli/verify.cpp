@@ -127,25 +127,12 @@ class ByF64 {
     FERRULE_ASSIGN(const Tensors exact,
                    exact_results(common_.model, options_.engine, inputs_, options_.cancel.get()));
     for (Judged& row : rows) {
-      const Tensor &f64 = exact.at(row.port->name), &own = usual.at(row.port->name);
-      if (row.d.ok || f64.dims() != row.got->dims() || f64.dims() != own.dims()) continue;
-      const Off ours = off_by(*row.got, f64), theirs = off_by(own, f64);
-      if (no_further(ours, theirs)) row.d.ok = true, row.verdict = "within tolerance";
-      if (std::isfinite(ours.largest))
-        row.text = fmt::format(
-            "error against f64 {:.2g}; the interpreter in the same types has {:.2g}, and {:g} "
-            "times "
-            "that is allowed",
-            ours.largest, theirs.largest, kReducedFactor);
-      else
-        row.text = row.d.text + (std::isfinite(theirs.largest)
-                                     ? "; the interpreter in the same types has numbers there"
-                                     : "; the interpreter in the same types has such elements, "
-                                       "too: values exceed the range of the shorter type");
-      if (ours.wrong || theirs.wrong)
-        row.text = fmt::format(
-            "against f64, {} elements are wrong; of the interpreter in the same types, {} are",
-            ours.wrong, theirs.wrong);
+      if (row.d.ok) continue;
+      const std::string& output = row.port->name;
+      const auto text = arbitrated(row.d, *row.got, usual.at(output), exact.at(output),
+                                   "the interpreter in the same types");
+      if (text) row.text = *text;
+      if (row.d.ok) row.verdict = "within tolerance";
     }
     return {};
   }

@@ -189,10 +189,8 @@ int block_shift(DType t) { return t == DType::i8 ? 128 : t == DType::i4 ? 8 : 0;
 
 class BlockProduct final : public Kernel {
  public:
-  BlockProduct(const KernelCall& call, const Operand& x, const Operand& y, const BlockPacking& p,
-               const BlockFunctions& f)
-      : layer_(call.layer),
-        p_(p),
+  BlockProduct(const Operand& x, const Operand& y, const BlockPacking& p, const BlockFunctions& f)
+      : p_(p),
         f_(f),
         x_slot_(x.slot),
         y_slot_(y.slot),
@@ -253,7 +251,6 @@ class BlockProduct final : public Kernel {
     }
   }
 
-  std::string layer_;
   BlockPacking p_;
   BlockFunctions f_;
   int x_slot_, y_slot_;
@@ -307,7 +304,7 @@ class BlockTaker {
     std::vector<Packed> found;
     const int base = numbers(q, p, found);
     zeros(zero, block_shift(t) - base, p, found);
-    auto kernel = std::make_unique<BlockProduct>(call_, x, y, p, block_functions(p, isa));
+    auto kernel = std::make_unique<BlockProduct>(x, y, p, block_functions(p, isa));
     const std::string recipe =
         fmt::format("block_product:{}:{}:{}:{}:{}", p.block, q.row, scale.row,
                     scale.tensor->address(), zero ? zero->tensor->address() : nullptr);
